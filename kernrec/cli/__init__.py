@@ -1,7 +1,8 @@
-"""Define the command line (Typer), with one file per command. Commands print answers and compute nothing.
+"""Define the command line with Typer, with one module per command.
 
-Standard output carries only the answer. Notes, progress and errors go to standard error. The exit status is 2 for
-misuse, 1 for a failure and 70 for an internal error, which is reported in a file of the cache folder.
+Commands parse options, call the library and print the result. Only the result goes to standard output. Notes, progress
+and errors go to standard error. The exit status is 2 for incorrect usage, 1 for a failure, and 70 for an internal
+error. Reports of internal errors are written to the cache folder.
 """
 
 import gc
@@ -9,10 +10,10 @@ import os
 import sys
 
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
-"""Commands that print an answer and end; other commands may run for hours."""
+"""Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""New objects between two runs of the garbage collector. A query creates few reference cycles, but Python's default of
-700 would start the collector about ninety times.
+"""Number of new objects after which Python's garbage collector runs during a query. A query creates few reference
+cycles, but with Python's default of 700, the collector would run about ninety times.
 """
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    if "triton" not in sys.modules:  # keep the collector: Triton warns at exit about objects that are left
-        gc.freeze()  # The process ends here, so skip Python's two garbage collections at exit.
+    # Skip Python's two garbage collections at exit, except with Triton, which warns about remaining objects.
+    if "triton" not in sys.modules:
+        gc.freeze()
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""`kernrec analyze`: from a kernel's source to its best configs and power limits."""
+"""`kernrec analyze`: find the best configs and power limits for a kernel from its source."""
 
 import contextlib
 import json
@@ -31,19 +31,22 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.profile_configs import Profiles
 
 _RECORDED = "recorded"
-"""Value of --effort: only configs with measurements in the database."""
+"""Value of --effort that selects only configs with measurements in the database."""
 
 
 @options.takes(AnalyzeOptions)
 def analyze(wanted: AnalyzeOptions) -> None:
-    """Analyze your own kernel: compile and emulate its configs, and recommend the best with their power limits.
+    """Analyze your own kernel: compile and emulate its configs, and recommend the best configs and power limits.
 
-    For a CUDA file, all kernels are analyzed as its host code launches them, in one table. Call files that `kernrec
-    capture` wrote are analyzed one after the other: calls/*.toml. No GPU is needed except for --measure. After an
-    interruption, the same command resumes. For a PTX file, only block shape and power limit are recommended. In a space
-    of more than 10,000 configs, only those that may be among the best are profiled (--effort exhaustive profiles all),
-    and a first answer is printed on standard error after 1 % of them. --init writes a draft of a spec. Afterwards
-    `kernrec recommend --kernel` answers at once.
+    For a CUDA file, one table shows all kernels with the launches in the file's host code. For a PTX file, only block
+    shape and power limit are recommended. Call files of `kernrec capture` (calls/*.toml) are analyzed one by one. No
+    GPU is needed except for --measure.
+
+    If a kernel has more than 10,000 configs, only configs that may be among the best are profiled. A first answer
+    appears on standard error after 1 % of them. --effort exhaustive profiles all configs. To resume after an
+    interruption, run the same command again.
+
+    --init writes a draft of the kernel's spec. After an analysis, `kernrec recommend --kernel` answers at once.
     """
     if wanted.init:
         write_draft(wanted)
@@ -64,7 +67,11 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several call files, or those of a folder, and continue after a failure. The JSON output is a list."""
+    """Analyze several call files, or all call files in a folder. Continue if the analysis of a file fails.
+
+    Raises:
+        KernrecError: At least one call file could not be analyzed.
+    """
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.analyze_program import ProgramTimes
 
@@ -99,7 +106,15 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -> "Analysis":
-    """Print one analysis unless `silent`, and its notes. Exit if a kernel could only be measured."""
+    """Analyze one kernel on one GPU, and print the result.
+
+    If the kernel cannot be predicted and --measure was given, print only the measurements and exit.
+
+    Args:
+        wanted: Options of the command.
+        silent: Whether to print nothing on standard output.
+        notes: Whether to print the notes.
+    """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
@@ -173,7 +188,16 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Analyze a kernel and report progress; `files` has the database and the folder of the kernel's files."""
+    """Analyze a kernel, and report progress.
+
+    Args:
+        kernel: Kernel to analyze.
+        problem: Problem to analyze the kernel for.
+        gpu: GPU to analyze the kernel for.
+        wanted: Options of the command.
+        files: Path of the database, and the folder of the kernel's files.
+        progress: Progress report to update.
+    """
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -243,7 +267,12 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel that cannot be predicted, and print only the measurements."""
+        """Measure a kernel that cannot be predicted, print only the measurements, and exit if they ended early.
+
+        Args:
+            why: Error that prevents predictions.
+            as_json: Whether to print JSON.
+        """
         from kernrec.cli.collect import print_collected
 
         print_notes([f"there are only measurements, no predictions: {why}"])
@@ -255,7 +284,7 @@ class _Measuring:
         self.end(collected)
 
     def end(self, collected: "CollectResult") -> None:
-        """Print why the measurement ended early, and exit with the matching status."""
+        """If the measurement ended early or measured no config, print the reason and exit with the matching status."""
         from kernrec.cli.collect import exit_early
 
         exit_early(collected, self._stop)

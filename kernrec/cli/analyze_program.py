@@ -1,4 +1,4 @@
-"""`kernrec analyze` for a program with several kernels, or for several GPUs: one table with a row for each."""
+"""`kernrec analyze` for programs with several kernels, or for several GPUs. It prints a table with a row for each."""
 
 import sys
 from collections.abc import Callable
@@ -22,18 +22,18 @@ Analyze = Callable[[AnalyzeOptions], "Analysis"]
 
 @dataclass(frozen=True)
 class _Row:
-    """One kernel on one GPU."""
+    """Row of the table: the analysis of one kernel on one GPU, or the reason why there is none."""
 
     entry: str
     gpu: str
     analysis: "Analysis | None" = None
     launched: "Recommendation | None" = None
-    """Config with the block size of the program's own launch."""
+    """Config whose block size is that of the launch in the program's host code, or None if there is none."""
     error: str = ""
     command: str = ""
-    """Command that analyzes a kernel whose launch cannot be read."""
+    """Command that analyzes the kernel if the user adds what is missing. Empty if the analysis succeeded."""
     unset: str = ""
-    """Message about variables that nothing set; empty if there are none."""
+    """Note on device variables without a value, or an empty string."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -43,7 +43,11 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernels to analyze: the named one, or all kernels of a CUDA file if none is named."""
+    """Return the names of the kernels to analyze.
+
+    The result is the kernel that the user named, or otherwise all kernels of a CUDA file. None stands for the only
+    kernel of a file.
+    """
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.draft import kernel_names
@@ -54,16 +58,16 @@ def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
 
 
 def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: list[str], run: Analyze) -> None:
-    """Analyze kernels on GPUs, and print a table.
+    """Analyze several kernels or several GPUs, and print a table.
 
     Args:
-        wanted: The options. Options that describe a launch require a single kernel.
-        entries: Names of the kernels; None means the file's only kernel.
+        wanted: Options of the command. Options that describe a launch require a single kernel.
+        entries: Names of the kernels. None stands for the file's only kernel.
         gpus: Names of GPUs.
         run: Function that analyzes one kernel on one GPU.
 
     Raises:
-        UsageError: An option applies to one kernel, but there are several.
+        UsageError: An option applies only to a single kernel.
         KernrecError: No kernel could be analyzed.
     """
     if wanted.measure or wanted.cluster:
@@ -173,7 +177,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
-    """Return the best config's block size, or all its tunables if it has others besides the block's axes."""
+    """Describe the best config: its block size, or all its tunables if some do not belong to the block."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):
@@ -182,14 +186,14 @@ def _config(row: _Row, best: "Recommendation") -> str:
 
 
 class ProgramTimes:
-    """Collects the calls of a program with their predicted times."""
+    """Collects the captured calls of a CUDA program, and prints their predicted times per kernel."""
 
     def __init__(self, wanted: AnalyzeOptions) -> None:
         self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> (number of launches, seconds per launch)
+        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> [(launches, seconds per launch)]
 
     def add(self, call: "CudaCall") -> None:
-        """Predict the time of a call with the program's own block size."""
+        """Predict the time of a captured call with the block size of the program, and add it to the table."""
         from kernrec import paths
         from kernrec.gpu import find_gpu
 
@@ -198,7 +202,7 @@ class ProgramTimes:
         self._times.setdefault(call.entry, []).append((call.launches, seconds))
 
     def print_table(self) -> None:
-        """Print the table if any call launches a CUDA kernel."""
+        """Print a table of the predicted times per kernel, if any calls were added."""
         from kernrec.capture.call_file import short_name
         from kernrec.gpu import find_gpu
 

@@ -1,4 +1,4 @@
-"""Build the Typer application: load commands by name, and report errors as one line with the right exit status."""
+"""Build and run the Typer application. Commands are imported by name, and errors are reported as one line."""
 
 import errno
 import inspect
@@ -23,20 +23,26 @@ from kernrec.version import __version__
 
 
 class OnceCommand(TyperCommand):
-    """Command that refuses a repeated option with one value, of which Typer would silently use the last."""
+    """Command that rejects repeated options. Typer would silently use the last value.
+
+    Options that accept several values may be repeated.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments as Typer does, but raise `UsageError` for a repeated option with one value."""
+        """Parse arguments as Typer does, but raise `UsageError` if an option that accepts one value is repeated."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         asked_twice(order)
         return super().parse_args(ctx, args)
 
 
 class Commands(typer.Typer):
-    """Group of `OnceCommand`s."""
+    """Typer application whose commands are `OnceCommand`s."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function like Typer, with each paragraph of its docstring joined to one line."""
+        """Register a function as a command, with its docstring as help text.
+
+        The lines of each paragraph are joined, so that Typer can wrap them at the width of the terminal.
+        """
 
         def register(function: Callable[..., Any]) -> Any:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
@@ -65,13 +71,18 @@ COMMANDS = {
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
-"""`module.function` in `kernrec.cli` of each command, or the Typer application of a command group."""
+"""Location of each command's function in `kernrec.cli`, as `module.function`. For a command group, it is the location
+of a Typer application.
+"""
 
 _DATABASE = "Database to use instead of your own, with any command that has one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return the Typer application of these commands. Importing and building all of them takes longer than a query."""
+    """Return a Typer application with the given commands.
+
+    Importing all commands takes longer than a query, so a query imports only its own command.
+    """
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -90,7 +101,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return `app`, the application with all commands, for tools that import this name."""
+    """Return the application with all commands as the attribute `app`, for tools that import this name."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return application()
@@ -107,13 +118,17 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return the exit status."""
+    """Run a command line, and return the exit status.
+
+    Args:
+        arguments: Words of the command line, without the name of the program.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # The stream is closed (`>&-`), so discard its output.
+        if stream is None:  # The user closed the stream (`>&-`): discard its output.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # A console without Unicode shows `?` for missing characters.
+            stream.reconfigure(errors="replace")  # Show `?` for characters that the console lacks.
     try:
         return _run(arguments)
     except Exception as error:
@@ -139,7 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        _discard_output()  # The reader has closed the pipe (`| head`).
+        _discard_output()  # The program that reads the pipe has ended (`| head`).
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
@@ -151,7 +166,11 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Remove --db, which every command accepts at any position; return (other words, database files)."""
+    """Remove the option --db, which may be at any position, from the words of a command line.
+
+    Returns:
+        The other words, and the values of --db.
+    """
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):
@@ -167,22 +186,22 @@ def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _discard_output() -> None:
-    """Discard further standard output, because writes would fail again."""
+    """Redirect standard output to the null device, because further writes would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:
-    if message:  # Without a command, Typer has already printed the help.
+    if message:  # The message is empty if Typer has printed the help.
         print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status
 
 
 _INTERNAL_ERROR = 70
-"""Exit status of an internal error: EX_SOFTWARE of sysexits.h."""
+"""Exit status of an internal error (EX_SOFTWARE in sysexits.h)."""
 
 
 def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
-    """Write a report of an exception that no command handles, and return the line to show the user."""
+    """Write a report about an unexpected exception to the cache folder, and return a one-line message for the user."""
     import platform
     import traceback
     from datetime import UTC, datetime

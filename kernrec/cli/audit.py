@@ -1,4 +1,4 @@
-"""`kernrec audit`: list the tuned files that a serving engine is missing, and what their entries would save."""
+"""`kernrec audit`: list the tuned files that a serving engine lacks, and predict how much time they would save."""
 
 import sys
 from pathlib import Path
@@ -31,11 +31,13 @@ class AuditOptions(options.Options):
 
 @options.takes(AuditOptions)
 def audit(wanted: AuditOptions) -> None:
-    """Report the tuned files that vLLM or SGLang looks for to serve a model, or judge the entries of one file.
+    """Report which tuned kernel configs vLLM or SGLang lacks for a model, or judge the entries of one tuned file.
 
-    The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
-    needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
+    The engine's default config is compared with the best of about twenty candidates. The times of both are predicted.
+    If tuning would gain nothing, the report says so. No GPU is needed, but compiling and emulating take minutes.
+
+    The extra `triton` is needed unless --names is given. `kernrec.serve_audit` in Python has more settings, such as
+    LoRA.
     """
     from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -85,7 +87,7 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(wanted: AuditOptions) -> None:
-    """Print a judgment of each entry of a tuned file."""
+    """Print for each entry of a tuned file whether it is a good config."""
     from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.tuned_files import judge_file
 
@@ -101,7 +103,11 @@ def _print_entries(wanted: AuditOptions) -> None:
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Return the engine, its version and Triton's version from `sglang==0.5.3,triton==3.4.0`; None if not stated."""
+    """Parse the option --engine, such as `sglang==0.5.3,triton==3.4.0`.
+
+    Returns:
+        The engine, its version, and the version of Triton. A version is None if it is not given.
+    """
     pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:
@@ -126,7 +132,7 @@ def _print_files(audit: "ServingAudit") -> None:
 
 
 def _short(audited: "AuditedFile") -> str:
-    """Return the file's name with `*` for the GPU's name, which fills half a terminal's width."""
+    """Return the name of a tuned file with `*` instead of the long GPU name."""
     from kernrec.recommender.serving.tuned_files import divided
 
     parts = divided(audited.file.name)
@@ -134,7 +140,7 @@ def _short(audited: "AuditedFile") -> str:
 
 
 def _details(audit: "ServingAudit") -> list[str]:
-    """Return remarks on files; files with the same remark share a line."""
+    """Return notes on the tuned files. A note that applies to several files appears once, with their number."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -184,7 +190,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
+    """Describe a config: tile, group, warps and stages, or rows and warps for a state-space layer."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

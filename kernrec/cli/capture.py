@@ -1,4 +1,4 @@
-"""`kernrec capture`: run a program, and write its CUDA and Triton launches as files for `kernrec analyze`."""
+"""`kernrec capture`: run a program, and write its CUDA and Triton launches to call files for `kernrec analyze`."""
 
 import shlex
 import sys
@@ -36,11 +36,11 @@ class CaptureOptions(options.Options):
 
 @options.takes(CaptureOptions)
 def capture(wanted: CaptureOptions) -> None:
-    """Run a program without a GPU and write each of its launches to a file that `kernrec analyze` reads.
+    """Run a program without a GPU, and write its kernel launches to call files for `kernrec analyze`.
 
-    Launches of CUDA kernels run in the emulator, so the program computes its usual results. The program needs PTX and
-    the shared runtime library: nvcc -cudart shared. Launches of Triton functions are written but do not run. If there
-    is a GPU, Python programs run on it as usual. The program is not sandboxed: run only programs that you trust.
+    CUDA kernels run in the emulator, so the program computes its usual results. The program must contain PTX and use
+    the shared runtime library (nvcc -cudart shared). Triton kernels do not run. If there is a GPU, Python programs run
+    on it as usual. The program is not sandboxed: run only programs that you trust.
     """
     from kernrec.capture.program_run import run_program
     from kernrec.capture.recorded_calls import Recorder

@@ -25,7 +25,7 @@ _UNITS = {
     "l2_bytes": "l2",
     "tdp_w": "power",
 }
-"""Column headings of figures with the unit in each cell."""
+"""Headings of columns whose cells contain the unit, keyed by the name of the figure."""
 
 
 class ListOptions(options.Options):
@@ -39,9 +39,9 @@ class ListOptions(options.Options):
 def list_known(wanted: ListOptions) -> None:
     """List the GPUs, operators or kernels that kernrec knows.
 
-    GPUs: "baselines" under "predicted" marks a GPU before sm_75, for which only baselines are predicted. Ops: "codes"
-    explains dimensions whose values are codes, such as an activation. "baselines" are data types that only baselines
-    support.
+    In the list of GPUs, "baselines" in the column "predicted" marks GPUs older than sm_75, for which only baselines are
+    predicted. In the list of operators, "codes" explains dimensions whose values are codes, such as the activation.
+    "baselines" lists data types that only baselines support.
     """
     if wanted.kind not in _KINDS:
         raise unknown("list", wanted.kind, _KINDS)
@@ -139,7 +139,14 @@ def _list_kernels(form: Form) -> None:
 def _list(
     rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], shown: tuple[str, ...], form: Form
 ) -> None:
-    """Print rows. A table has only the columns `shown`; other formats have all."""
+    """Print a list of GPUs, operators or kernels.
+
+    Args:
+        rows: Values by column. All rows have the same columns.
+        formats: Functions that format the values of a column as text, keyed by column.
+        shown: Columns of a normal table. Other formats contain all columns.
+        form: Format of the output.
+    """
     if form is Form.JSON:
         print_json(rows)
         return

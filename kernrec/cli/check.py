@@ -1,4 +1,4 @@
-"""`kernrec check`: a sanitizer without a GPU. It runs the launches of a CUDA or PTX file and reports errors."""
+"""`kernrec check`: run the launches of a CUDA or PTX file in the emulator, and report memory errors and data races."""
 
 import re
 from dataclasses import replace
@@ -43,7 +43,7 @@ class CheckOptions(options.Options):
 
     @cached_property
     def flags(self) -> "CompileFlags":
-        """Return the compiler's flags for the file."""
+        """Return the flags to compile the file with."""
         from kernrec.kernel.source_files import compile_flags
 
         return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
@@ -56,13 +56,15 @@ class CheckOptions(options.Options):
 
 @options.takes(CheckOptions)
 def check(wanted: CheckOptions) -> None:
-    """Check kernels without a GPU, as compute-sanitizer does with one: run their launches and report errors.
+    """Check kernels for errors without a GPU, as compute-sanitizer does with one.
 
-    It reports accesses that are misaligned, out of bounds or past an array of shared memory, reads of unwritten memory,
-    data races, barriers and warp operations that not all threads reach, deadlocks, endless loops, and launches that a
-    GPU refuses. Each finding names its source line, thread, buffer, byte and the usual fix. The exit
-    status is 1 if there are findings. For a single kernel with arguments, counts of instructions and memory accesses
-    follow.
+    The kernels run in the emulator. Errors are memory accesses that are misaligned, out of bounds or past an array of
+    shared memory, reads of unwritten memory, data races, barriers and warp operations that not all threads reach,
+    deadlocks, endless loops, and launches that a GPU would refuse. Each error is reported with its source line, thread,
+    buffer, byte and the usual fix.
+
+    The exit status is 1 if errors were found. If arguments were given for a single kernel without errors, its numbers
+    of instructions and memory accesses are printed.
     """
     path, entry = with_entry(wanted.source)
     program = path.suffix == ".cu" and _sets_only_variables(wanted, path)
@@ -84,7 +86,10 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the program's host code launches its kernels and the given arguments only set variables."""
+    """Return whether to check the launches in the program's host code.
+
+    This is possible if there are such launches and the user's arguments set only device variables.
+    """
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -96,7 +101,7 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
-    """Check one kernel with the given arguments."""
+    """Check one kernel with the user's grid, block and arguments."""
     import numpy as np
 
     from kernrec.checking.check_launch import LaunchLimits, check_launch
@@ -138,10 +143,15 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check the kernels of a program as its host code launches them.
+    """Check the kernels of a program with the launches in its host code.
+
+    Args:
+        wanted: Options of the command.
+        path: Path of the program.
+        entry: Name of the only kernel to check, or None to check all kernels.
 
     Returns:
-        (results by kernel, reasons why other kernels could not be checked).
+        The results keyed by kernel, and for each kernel that could not be checked, the reason.
     """
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
@@ -166,7 +176,14 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
 
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
-    """Print the findings, and the counts if there is a single launch with given arguments."""
+    """Print the errors that were found.
+
+    Args:
+        wanted: Options of the command.
+        results: Results, keyed by kernel.
+        errors: Reasons why kernels could not be checked, keyed by kernel.
+        has_counts: Whether to print counts of instructions and memory accesses for a kernel without errors.
+    """
     if wanted.as_json:
         answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
         answers |= {name: {"error": error} for name, error in errors.items()}
@@ -204,7 +221,10 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Return the file and the kernel's name of `kernel.cu:name`; the name is None if only the file is given."""
+    """Split `kernel.cu:name` into the path of the file and the name of the kernel.
+
+    The name is None if only the file is given.
+    """
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

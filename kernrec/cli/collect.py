@@ -1,4 +1,4 @@
-"""`kernrec collect`: measure kernel configs on a GPU until the campaign ends or a signal stops it."""
+"""`kernrec collect`: measure kernel configs on a GPU until the budget is spent or the user interrupts the command."""
 
 import signal
 import sys
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 _SHOWN = 12
-"""Maximum entries of a printed list."""
+"""Maximum number of changed answers to print."""
 
 
 def present(text: str) -> str:
-    """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU file."""
+    """Check that the value of --gpu can name a GPU of this machine, and return the value.
+
+    Raises:
+        UsageError: The value is a GPU file, which describes a GPU for predictions.
+    """
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
@@ -38,15 +42,15 @@ def present(text: str) -> str:
 Gpu = Annotated[str, option("GPU: auto, or its index on this machine.", "--gpu", callback=present)]
 
 _SHIPPED = "shipped"
-"""Value of --replay that names the shipped recording."""
+"""Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Strategies that measure every problem in turn, with the effort per problem."""
+"""Strategies that measure all problems one after the other, with the effort for each problem."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
 }
-"""Strategies to which each option applies."""
+"""Strategies that accept an option, keyed by option. All strategies accept the other options."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -83,7 +87,7 @@ class CollectOptions(options.Options):
     cluster: options.Cluster = None
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
-        """Return the request. Raises `UsageError` for conflicting options."""
+        """Convert the options to a request. Raise `UsageError` if they contradict each other."""
         from kernrec.measure.campaign.results import EFFORTS
         from kernrec.measure.problems import select_layers
         from kernrec.measure.request import CollectRequest
@@ -99,7 +103,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = replay_files(self.replay, self.db)  # last, as this reads a recording
+        recording, database = replay_files(self.replay, self.db)  # Last: this reads a file.
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -113,7 +117,12 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return (budget of the campaign, mean regret at which a refinement stops)."""
+        """Parse the option --budget.
+
+        Returns:
+            The budget of time or configs, and the mean regret at which the strategy `refine` stops, or None if it is
+            not limited.
+        """
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -127,7 +136,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
-        """Return (strategy, maximum configs to measure per problem)."""
+        """Return the strategy, and the name of the effort that limits the number of configs per problem."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -143,7 +152,7 @@ class CollectOptions(options.Options):
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
-        """Return the operating points to measure at; without options, only the GPU's current one."""
+        """Return the power limits and clocks to measure at. Without options, return only the GPU's current settings."""
         from kernrec.measure.collect import operating_points
 
         for flag, text in (("--set-power-limit", self.set_power_limit), ("--lock-clocks", self.lock_clocks)):
@@ -159,11 +168,12 @@ class CollectOptions(options.Options):
 def collect(wanted: CollectOptions) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
-    If the run is interrupted or killed, at most one config is lost; run it again to resume. Several runs on one
-    database share the work. Clocks and power limit stay as they are, unless --set-power-limit or --lock-clocks sets
-    them; the budget applies to each setting. If nothing is named, the plan of `kernrec contribute` is measured for ten
-    minutes, and the rows are kept. With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or a GPU's
-    name.
+    If no problem is named, the plan of `kernrec contribute` is measured for ten minutes. To resume after an
+    interruption, run the same command again: at most one config is lost. Several processes that use the same database
+    share the work.
+
+    Power limit and clocks are changed only by --set-power-limit and --lock-clocks. The budget applies to each setting.
+    With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.collect import collect_at
 
@@ -190,7 +200,18 @@ def collect(wanted: CollectOptions) -> None:
 
 
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
-    """Return (recording of --replay, database). Raises `UsageError` if they conflict."""
+    """Return the recording that --replay selects, and the database for the replayed measurements.
+
+    Args:
+        replay: Value of --replay, or None to measure.
+        db: Value of --db, or None.
+
+    Returns:
+        Paths of the recording and the database. Each is None if the user did not select it and there is no default.
+
+    Raises:
+        UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
+    """
     if replay is None:
         return None, db
     if replay != _SHIPPED:
@@ -207,20 +228,23 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 def limit_text(point: "OperatingPoint") -> str:
-    """Describe the power limit and clock that kernrec set; empty for the GPU's current settings."""
+    """Describe the power limit and clock that kernrec set. Return an empty string if kernrec set neither."""
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
 
 
 class Stop:
-    """Callable that returns whether SIGINT or SIGTERM arrived. A second signal ends the program as usual."""
+    """Context manager that catches SIGINT and SIGTERM, so that a measurement can stop and save its results.
+
+    Calling the object returns whether a signal has arrived. A second signal ends the program as usual.
+    """
 
     def __init__(self) -> None:
         self._stopping = False
         self._before: dict[int, Any] = {}
         self.status = 130
-        """Exit status of a program that a signal ended."""
+        """Exit status for a program that the caught signal ended: 128 plus the number of the signal."""
 
     def __call__(self) -> bool:
         return self._stopping
@@ -241,7 +265,7 @@ class Stop:
 
 
 def exit_early(result: "CollectResult", stop: Stop) -> None:
-    """Exit with an error's or a signal's status if a measurement ended early."""
+    """If a measurement ended early because of an error or a signal, print the reason and exit."""
     if result.error is not None:
         print(f"kernrec: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -253,7 +277,7 @@ def exit_early(result: "CollectResult", stop: Stop) -> None:
 def run_measuring(
     measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
 ) -> None:
-    """Run one measurement like `run_each`."""
+    """Run a measurement at the GPU's current settings. For the arguments, see `run_each`."""
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 
     run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
@@ -263,11 +287,14 @@ def run_each(
     measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
     show: "Callable[[CollectResult], None]",
 ) -> None:
-    """Measure with progress on standard error, show the results, and exit with the last measurement's status.
+    """Measure at one or more power limits and clocks, show progress on standard error, and print the results.
+
+    If the last measurement ended early, exit with the matching status.
 
     Args:
-        measure: Takes a function that reports progress and a function that returns whether to stop.
-        show: Prints what was measured, even if the measurement ended early.
+        measure: Function that measures. Its arguments are a function that reports progress, and a function that returns
+            whether to stop. It returns the result of each power limit and clock.
+        show: Function that prints a result. It is also called for a measurement that ended early.
     """
     from kernrec.cli.progress import display
 
@@ -282,7 +309,7 @@ def run_each(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the result of a campaign with any strategy."""
+    """Print the result of a measurement campaign, in the form that suits its strategy."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched
@@ -301,7 +328,7 @@ def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
 
 
 def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print how much was measured or replayed, the best configs, and failures with their reasons."""
+    """Print the number of measured or replayed configs, the best configs, and the failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
         before = f", {result.earlier} known before" if result.earlier else ""
@@ -327,7 +354,13 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:
-    """Print the measurements, the answers that changed, and the remaining regret."""
+    """Print the result of the strategy `refine`: numbers of measurements, expected regret, and changed answers.
+
+    Args:
+        refined: The result.
+        objective: Objective of the regret.
+        done: `measured` or `replayed`.
+    """
     from kernrec.measure.refine_planner import FORECAST_S
 
     plural = "" if refined.problems == 1 else "s"

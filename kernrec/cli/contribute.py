@@ -1,4 +1,4 @@
-"""`kernrec contribute`: measure a fixed plan on a GPU, and write signed bundles of it for others."""
+"""`kernrec contribute`: measure useful configs on a GPU, and write the measurements to signed bundles for others."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.outgoing import Outgoing
 
 FOLDER = "contributed"
-"""Folder for written bundles, which can be used like any shared folder."""
+"""Folder for the bundles, in the current folder. Other commands can use it like any shared folder."""
 
 
 class ContributeOptions(options.Options):
@@ -30,11 +30,12 @@ class ContributeOptions(options.Options):
 
 @options.takes(ContributeOptions)
 def contribute(wanted: ContributeOptions) -> None:
-    """Measure useful configs on a GPU of this machine, and write a small signed bundle of them for others.
+    """Measure useful configs on a GPU of this machine, and write them to a small signed bundle for others.
 
-    A fixed part comes first, the same on every GPU. The problems and configs that the models are most uncertain about
-    follow. The rows go to contributed.duckdb beside your database (or to --db), and the bundle has all rows of that
-    file that no earlier bundle in the folder `contributed` has. Nothing leaves this machine: you send the bundle.
+    First, a fixed set of configs is measured, which is the same for all GPUs. Then the configs follow that the models
+    are most uncertain about. Measurements are stored in contributed.duckdb beside your database, or in --db. The bundle
+    contains all measurements in this file that earlier bundles in the folder `contributed` lack. Nothing leaves this
+    machine: you send the bundle yourself.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.collect import collect
@@ -42,7 +43,7 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.store.keys import make_own_key
 
     database = wanted.db or paths.user_database().with_name("contributed.duckdb")
-    make_own_key()  # Report a missing dependency of signing before measuring for ten minutes.
+    make_own_key()  # Fail now, not after ten minutes.
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))
         request = CollectRequest(None, database, wanted.gpu, strategy=Strategy.PLAN, budget=budget)
@@ -51,7 +52,7 @@ def contribute(wanted: ContributeOptions) -> None:
 
 
 def _show(result: "CollectResult") -> None:
-    """Count what was measured. Name the next step if no bundle follows."""
+    """Print how much was measured. If the measurement ended early, also print how to resume."""
     problems = sum(each.measured > 0 for each in result.results)
     rows = sum(each.measured for each in result.results)
     print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} measured")
@@ -60,7 +61,14 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Push rows that the folder lacks from a database, one bundle per GPU."""
+    """Write the measurements that the folder lacks to bundles, one for each GPU.
+
+    Args:
+        database: Database with the measurements.
+
+    Raises:
+        UsageError: The database does not exist, or the folder already has all its measurements.
+    """
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection

@@ -24,7 +24,7 @@ for _command in (info, share.push, share.pull, share.withdraw, share.trust):
     app.command(_command.__name__)(_command)
 
 _SHOWN = 10
-"""Maximum row keys listed per kind of fault."""
+"""Maximum number of row keys to print for each kind of fault."""
 
 
 class ImportOptions(options.Options):
@@ -52,9 +52,10 @@ class ImportOptions(options.Options):
 @app.command("import")
 @options.takes(ImportOptions)
 def import_(wanted: ImportOptions) -> None:
-    """Add a bundle, or the results of another tuner, to a database, failures included; units are converted.
+    """Import a bundle, or the results of another tuner, into a database.
 
-    With --kernel and --spec, results become measurements of that kernel, which answers and models then use.
+    Units are converted, and failed configs are imported, too. With --kernel and --spec, the results become measurements
+    of your kernel, which recommendations and models then use.
     """
     file, path = wanted.file, wanted.db or paths.user_database()
     check_input(file)
@@ -82,10 +83,14 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Add another tuner's results; with a spec, as measurements of the kernel that it describes.
+    """Import the results of another tuner. With --spec, import them as measurements of the kernel in the spec.
+
+    Args:
+        wanted: Options of the command.
+        path: Path of the database.
 
     Returns:
-        (counts of the import, notes on the spec).
+        A summary of the import, and notes on the spec.
     """
     from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
@@ -127,7 +132,10 @@ class ExportOptions(options.Options):
 @app.command("export")
 @options.takes(ExportOptions)
 def export(wanted: ExportOptions) -> None:
-    """Write measurements to a signed bundle: Parquet files that other people import, and that any program reads."""
+    """Export measurements to a signed bundle of Parquet files, which others can import.
+
+    Any program that reads Parquet can read the files.
+    """
     from kernrec.gpu import find_gpu
     from kernrec.store import Database
     from kernrec.store.keys import Signer, key_file, make_own_key
@@ -152,7 +160,7 @@ def export(wanted: ExportOptions) -> None:
 
 
 def _op_name(database: Path, op: str) -> str:
-    """Return the name of an op, from kernrec or from a user's spec."""
+    """Return the name of an op that kernrec knows, or that a user's spec defined in the database."""
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -173,9 +181,10 @@ class MergeOptions(options.Options):
 @app.command("merge")
 @options.takes(MergeOptions)
 def merge(wanted: MergeOptions) -> None:
-    """Add all rows of other databases to this one. Merging is idempotent and order-independent.
+    """Add all rows of other databases to your database.
 
-    Every row is checked first. A file is refused as a whole if any row was changed or is impossible.
+    All rows of a file are checked first. If any row was altered or is impossible, the whole file is refused. Merging
+    the same file again changes nothing, and the order of files does not matter.
     """
     from kernrec.store import Database
     from kernrec.store.intake import merge_file
@@ -207,13 +216,14 @@ class VerifyOptions(options.Options):
 @app.command("verify")
 @options.takes(VerifyOptions)
 def verify(wanted: VerifyOptions) -> None:
-    """Check that no row has changed since it was written, and that each is possible: its key is its content's hash.
+    """Check that no row of a database was altered since it was written, and that no row is impossible.
 
-    Impossible rows are listed. In your own database, answers ignore them, and --remove deletes them. Rows whose clock,
-    power or energy contradict the GPU or each other are named. The file from which queries answer is compared too.
+    A row was altered if its key differs from the hash of its content. Impossible rows are listed. Answers ignore them,
+    and --remove deletes them. Rows whose clock, power or energy contradict the GPU or each other are also listed. The
+    file in which queries cache the database is checked, too.
 
-    At a place, every bundle is checked as a pull does it, and for rows that another bundle has. The exit status is 1 if
-    a bundle is refused. GPUs that are slower or faster than others of their model are named.
+    With PLACE, all bundles there are checked as a pull checks them, and for rows that are also in another bundle. GPUs
+    that are slower or faster than others of the same model are listed. The exit status is 1 if a bundle is refused.
     """
     if wanted.place is not None:
         if wanted.db or wanted.remove:
@@ -276,7 +286,12 @@ def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
     Args:
-        untrusted: Whether to accept bundles signed by an unknown key.
+        path: Path of the bundle.
+        database: Path of the database.
+        untrusted: Whether to accept a bundle that is signed by an unknown key.
+
+    Raises:
+        UsageError: The bundle is signed by an unknown key, and `untrusted` is false.
     """
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle

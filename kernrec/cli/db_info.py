@@ -1,4 +1,4 @@
-"""`kernrec db info`: the contents of a database, pulled rows, and measurements per GPU."""
+"""`kernrec db info`: show the contents of a database, the pulled rows, and the number of measurements per GPU."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from kernrec.measure.gpu_coverage import Gap, GpuCoverage
 
 _SHOWN = 8
-"""Maximum suggestions of what to measure next."""
+"""Maximum number of suggestions for further measurements."""
 
 _SHIPPED = Path("shipped")
-"""Value of --db for the recorded rows that ship with kernrec."""
+"""Value of --db that selects the published measurements that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
@@ -31,10 +31,11 @@ class InfoOptions(options.Options):
 def info(wanted: InfoOptions) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models beside it are listed, too, and pulled rows with their contributors. --db shipped lists the rows that ship.
+    The models beside the database and the pulled measurements with their contributors are listed, too. --db shipped
+    shows the measurements that ship with kernrec.
 
-    --coverage counts measured layers of the standard workloads by GPU, and then layers that nobody measured, by
-    architecture and op.
+    --coverage shows how many layers of the standard workloads are measured on each GPU, and for which architectures and
+    ops measurements are missing.
     """
     if wanted.db == _SHIPPED:
         if wanted.coverage:
@@ -47,7 +48,13 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show a database; if `others`, also the pulled rows."""
+    """Show the contents of a database.
+
+    Args:
+        path: Path of the database.
+        others: Whether to show the pulled measurements, too.
+        as_json: Whether to print JSON.
+    """
     from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -72,7 +79,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
         measurements, counts = tally(database), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
         gone = retracted(database)
-    counts["gpu"] = len({row["gpu"] for row in measurements})  # Databases do not contain catalog entries.
+    counts["gpu"] = len({row["gpu"] for row in measurements})  # Count GPUs with measurements.
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
@@ -119,12 +126,17 @@ def _print_pulled(pulled: list[dict[str, Any]], bundles: list[dict[str, Any]]) -
 
 
 def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print rows of `coverage.contributed`."""
+    """Print a table of contributed measurements.
+
+    Args:
+        title: Title of the table, or None.
+        rows: Rows that `kernrec.store.coverage.contributed` returns.
+    """
     print_rows(title, rows, ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers"))
 
 
 def _print_tally(rows: list[dict[str, Any]]) -> None:
-    # Omit these columns for most databases, which have neither replayed rows nor MIG slices.
+    # Most databases have neither replayed measurements nor MIG slices, so show these columns only if needed.
     rare = ("replayed", "mig")
     print_rows(None, rows, [name for name in rows[0] if name not in rare or any(row[name] for row in rows)])
 
@@ -147,7 +159,7 @@ def _print_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
-    """Describe how many measurements contradict each other."""
+    """Return a note on the number of measurements that contradict each other."""
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )

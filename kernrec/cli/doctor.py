@@ -19,9 +19,10 @@ class DoctorOptions(options.Options):
 
 @options.takes(DoctorOptions)
 def doctor(wanted: DoctorOptions) -> None:
-    """Show what this machine can measure: compiler, GPUs, their sensors (each is probed for ten seconds), database.
+    """Show what this machine can measure, and which problems prevent measurements.
 
-    The exit status is 1 if nothing can be measured.
+    The report covers the compiler, the database, and each GPU with its sensors. Probing the sensors of a GPU takes ten
+    seconds. The exit status is 1 if nothing can be measured.
     """
     from kernrec.measure.doctor import diagnose
 

@@ -1,4 +1,4 @@
-"""`kernrec explain`: show a config's bottleneck, and what would reduce its cost."""
+"""`kernrec explain`: show the bottleneck of a config, and which changes would reduce its time or energy."""
 
 import re
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ class ExplainOptions(options.Options):
 def explain(wanted: ExplainOptions) -> None:
     """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 
-    Without --config, the config recommended for the objective is explained. --against compares it with another config.
-    `kernrec explore` draws the roofline, all candidates and the energy by component.
+    Without --config, the recommended config is explained. --against compares the config with another one. To see the
+    roofline, all candidates and the energy of each component as charts, use `kernrec explore`.
     """
     if not wanted.gpu:
         raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
@@ -82,7 +82,7 @@ def explain(wanted: ExplainOptions) -> None:
 
 
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
-    """Explain a kernel of a CUDA file, with advice per source line."""
+    """Explain a kernel in a CUDA file, and print advice for source lines."""
     from kernrec import paths
     from kernrec.checking.analyze_source import explain_source
     from kernrec.cli.check import with_entry

@@ -1,4 +1,4 @@
-"""`kernrec explore`: answers on a page, served from this machine or written into one file."""
+"""`kernrec explore`: show answers on a web page, which is served from this machine or written to a file."""
 
 import sys
 from pathlib import Path
@@ -29,11 +29,11 @@ class ExploreOptions(options.Options):
 
 @options.takes(ExploreOptions)
 def explore(wanted: ExploreOptions) -> None:
-    """Explore answers in a browser: fronts of latency and energy, explanations and whole networks.
+    """Explore answers in a browser: Pareto fronts of latency and energy, explanations and whole networks.
 
-    The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, kernrec
-    writes one file to attach to a ticket. It shows a front per --shape (or per layer of an --op), and the costs of a
-    --workload at each power limit.
+    The page is served only to this machine, until you press Ctrl-C, and loads nothing from the network. With --output,
+    kernrec writes the page to a single file instead. This file shows a front for each --shape (or each layer of an
+    --op), and the costs of a --workload at each power limit.
     """
     if wanted.op and wanted.kernel:
         raise UsageError("--op and --kernel were both given; a kernel determines its op")
@@ -122,7 +122,10 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the subjects of fronts: the given shapes, or the layers of the network or the op's workload."""
+    """Return the problems to draw Pareto fronts for.
+
+    These are the user's shapes, or otherwise the layers of the network, or of the op's default workload.
+    """
     from kernrec.page.front import Subject, subject_of
     from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 

@@ -1,4 +1,4 @@
-"""Read the kernel argument of `kernrec analyze`: CUDA source, PTX, or a Triton function with a call."""
+"""Read the kernel to analyze with `kernrec analyze`: a CUDA source, a PTX file, a Triton function or a call file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,12 +60,12 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
-        """Return the source path without the kernel's name."""
+        """Return the path of the source without the name of the kernel (`kernel.cu:name`)."""
         return with_entry(self.source)[0]
 
     @property
     def words(self) -> "LaunchWords":
-        """Return the options that describe a CUDA kernel's launch, for the draft of its spec."""
+        """Return the options that describe the launch of a CUDA kernel. They are needed to draft its spec."""
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.source_files import compile_flags
 
@@ -76,15 +76,18 @@ class AnalyzeOptions(options.Options):
 
     @property
     def kernel_name(self) -> str | None:
-        """Return the kernel named by --entry or the path (`kernel.cu:name`); None for the file's only kernel."""
+        """Return the name of the kernel from --entry or the path (`kernel.cu:name`), or None without a name."""
         return self.entry or with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Return (kernel, notes on it, folder of its files).
+    """Read the kernel to analyze.
+
+    Returns:
+        The kernel, notes for the user, and the folder of the kernel's files.
 
     Raises:
-        UsageError: Options conflict.
+        UsageError: Options contradict each other, or the kernel cannot be read.
     """
     source, spec = wanted.file, wanted.spec
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
@@ -127,7 +130,7 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     arguments = [
         *(wanted.arguments or []),
         *(wanted.arg or []),
-    ]  # Arguments that set variables may have any position.
+    ]  # The position of arguments that set variables does not matter.
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
@@ -150,7 +153,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
-    """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
+    """Write the draft of a spec next to a CUDA source, and print the parts that the user must fill in."""
     from kernrec.cli.output import print_notes
     from kernrec.emit.formats import write_file
     from kernrec.interop.spec_draft import draft_spec

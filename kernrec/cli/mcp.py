@@ -1,4 +1,4 @@
-"""`kernrec mcp`: recommendations, analyses and checks as tools of the Model Context Protocol."""
+"""`kernrec mcp`: offer recommendations, analyses and checks as tools of the Model Context Protocol (MCP)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +16,10 @@ class McpOptions(options.Options):
 
 @options.takes(McpOptions)
 def mcp(wanted: McpOptions) -> None:
-    """Serve kernrec to coding agents: tools of the Model Context Protocol on standard input and output.
+    """Serve kernrec to coding agents with the Model Context Protocol (MCP) on standard input and output.
 
-    Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a separate process
-    with limits on time, memory and files. No GPU is needed.
+    The tools are catalog, recommend, compare, explain, analyze and check. Sources are compiled and emulated in a
+    separate process with limits on time, memory and files. No GPU is needed.
     """
     from kernrec.checking.child_process import Limits
     from kernrec.mcp.server import serve

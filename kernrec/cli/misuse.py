@@ -1,4 +1,7 @@
-"""Explain a command line that Typer rejects in one line: argument, expected value and nearest valid value."""
+"""Convert errors of Typer's parser to one-line messages.
+
+A message names the argument, and the expected value or the most similar valid value.
+"""
 
 import re
 from collections.abc import Iterable
@@ -132,12 +135,17 @@ REMOVED = {
     "db export --shape": "--gpu, --op or --kernel",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacements of removed commands and of removed options, some of which belong to one command."""
+"""Replacement of each removed command or option. The key of an option contains its command if the option remains valid
+for other commands.
+"""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
 def sentence(error: TyperException) -> str:
-    """Return a message for an error of Typer's parser, or the parser's own text if there is no better message."""
+    """Return a one-line message for an error of Typer's parser.
+
+    The message is the parser's own text if there is no better one.
+    """
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -179,7 +187,11 @@ def _removed(instead: str) -> str:
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:
-    """Raise `UsageError` if an option with one value is repeated."""
+    """Raise `UsageError` if an option that accepts one value is repeated.
+
+    Args:
+        parameters: Options and arguments in the order of the command line.
+    """
     seen: set[Any] = set()
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
-_ROUGH_S = 1.0  # GPUs update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
+_ROUGH_S = 1.0  # Power sensors are updated every 15 to 100 ms (arXiv 2312.02741).
 
 
 class MonitorOptions(options.Options):
@@ -42,9 +42,9 @@ class MonitorOptions(options.Options):
 def monitor(wanted: MonitorOptions) -> None:
     """Monitor a GPU while a command runs, and print energy, mean power, clocks, temperature and throttle reasons.
 
-    Standard output and the exit status are those of the command; the summary goes to standard error. Signals are passed
-    on to the command. Processes that it leaves running are not waited for. Energy is for the whole board. The GPU is
-    the first that CUDA_VISIBLE_DEVICES lists.
+    The first GPU in CUDA_VISIBLE_DEVICES is monitored. The energy is that of the whole board. The summary goes to
+    standard error. Standard output and the exit status are those of the command. Signals are passed on to the command.
+    Monitoring ends with the command, even if other processes that the command started still run.
     """
     from kernrec.measure.monitor import NvmlReader, TraceFile, summarize_trace, watch_command
 
@@ -66,7 +66,7 @@ def monitor(wanted: MonitorOptions) -> None:
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
-    stream = sys.stderr  # Like `time`, leave standard output to the command and use standard error.
+    stream = sys.stderr  # Standard output belongs to the command.
     if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:

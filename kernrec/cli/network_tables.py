@@ -1,4 +1,4 @@
-"""Print tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, comparisons of GPUs."""
+"""Print tables for whole networks: layers, totals, yearly bills, power-limit and clock sweeps, and GPU comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,11 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return rows for CSV: the points of a sweep, or the top recommendation of each layer."""
+    """Return the rows of a CSV file for a network.
+
+    There is a row for each power limit or clock of a sweep. Without a sweep, there is a row for each layer with its top
+    recommendation.
+    """
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -61,14 +65,15 @@ def print_network(
     layers: int | None = None,
     notes: NotePrinter | None = None,
 ) -> None:
-    """Print the totals, the slowest layers, the bills, the next steps and the notes.
+    """Print the totals of a network, its slowest layers, the yearly bills, useful next commands and the notes.
 
     Args:
-        answer: The network's answer.
-        form: A table, wide or in Markdown.
-        billed: The yearly bills.
-        layers: Number of layers, slowest first; None for those that take most time, or for all in wide tables.
-        notes: Prints the notes.
+        answer: Recommendations for the network.
+        form: Format of the tables: normal, wide or Markdown.
+        billed: Yearly bills.
+        layers: Number of layers to print, slowest first. By default, a normal table has the layers that take most of
+            the time, and other formats have all layers.
+        notes: Printer for the notes.
     """
     _print_totals(answer, form)
     print()
@@ -109,7 +114,13 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print all layers in network order, or only the slowest ones."""
+    """Print the layers of a network: all layers in their order in the network, or only the slowest layers.
+
+    Args:
+        answer: Recommendations for the network.
+        form: Format of the table. Only a normal table leaves out layers.
+        most: Number of layers to print, or None for the layers that take most of the time.
+    """
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -164,7 +175,7 @@ def _saved(layer: "LayerAnswer") -> str:
 
 
 def _print_next(answer: "NetworkAnswer", layers: int | None) -> None:
-    """Print the options that show more of the network, and the command that answers its longest layer."""
+    """Print options that show more about the network, and the command that shows its slowest layer in detail."""
     count, longest = len(answer.layers), answer.longest(1)[0]
     every = f"--top {count} (all layers) or " if layers is None and len(answer.layers_that_matter) < count else ""
     print_line(f"next: this command with {every}--power-limit sweep (best limit); or the longest layer on its own:")
@@ -208,7 +219,7 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
 
 
 _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
-"""Units of mass, in kilograms."""
+"""Units of mass with their size in kilograms, largest first."""
 
 
 def _more(kwh: float | None) -> str:
@@ -216,7 +227,7 @@ def _more(kwh: float | None) -> str:
 
 
 def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
-    """Print a network's totals at each power limit or clock, the best points, the bills and the notes."""
+    """Print the totals of a network at each power limit or clock, the best limit or clock, the bills and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -252,7 +263,15 @@ def print_comparison(
     tariff: "Tariff | None",
     notes: NotePrinter,
 ) -> None:
-    """Compare GPUs and batches in a table and print the best. With a tariff, also print each bill."""
+    """Print a table that compares GPUs and batch sizes for one network.
+
+    Args:
+        compared: A row for each GPU and batch size. A row is `Unfit` if the network does not fit in the GPU's memory.
+        missing: Notes on GPUs that cannot be compared.
+        form: Format of the output.
+        tariff: Number of GPUs and prices for yearly bills, or None to print no bills.
+        notes: Printer for the notes.
+    """
     from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
@@ -293,11 +312,13 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of GPUs and batches.
+    """Return the columns of the table that compares GPUs and batch sizes.
 
     Args:
+        compared: A row for each GPU and batch size.
+        form: Format of the table.
         dtypes: Whether rows differ in data type.
-        batches: Whether rows differ in batch.
+        batches: Whether rows differ in batch size.
         backends: Whether rows differ in backend.
     """
     from kernrec.recommender.networks.compare import Unfit
@@ -327,7 +348,7 @@ def _comparison_columns(
     names = ["" if row is None else row.total.name for row in rows]
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # Show the best limit, because power is lower there.
+    if served:  # Here, power belongs to this limit, not to the best one.
         limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
         power = replace(power, name=f"W at {limit}")
     columns = [

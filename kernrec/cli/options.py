@@ -1,4 +1,4 @@
-"""Declare options: one class per command, and definitions that several commands share.
+"""Declare the options of commands. Each command has a class of options, and several commands share definitions.
 
     class DoctorOptions(options.Options):
         cluster: options.Cluster = None
@@ -7,10 +7,10 @@
     @options.takes(DoctorOptions)
     def doctor(wanted: DoctorOptions) -> None: ...
 
-The annotated fields of a class are the options, in the order of --help. `takes` builds the signature that Typer reads,
-and calls the function with one object. A field annotated with another such class includes that class's options.
-`Options` has a default for each shared option, so its properties (`query`, `request`, `network`) also work for commands
-that lack some options.
+The annotated fields of a class are the options, in the order of --help. The decorator `takes` builds the signature that
+Typer reads, and calls the function with an object of the class. To include the options of another class, annotate a
+field with this class. `Options` has a default for each shared option, so its properties `query` and `network` and its
+method `request` also work for commands that lack some of these options.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +31,18 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.layers import NetworkRequest
 
 PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
-"""Panels of --help."""
+"""Titles of the panels in which --help groups the options."""
 
 
 def option(text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
-    """Describe an option for Typer: help text, names if they differ from the field's, and panel."""
+    """Describe an option for Typer.
+
+    Args:
+        text: Help text.
+        *names: Names of the option, such as `--gpu`. By default, the name is that of the field.
+        panel: Title of the panel in --help.
+        **settings: Further arguments of `typer.Option`.
+    """
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
@@ -45,7 +52,7 @@ def argument(text: str, metavar: str | None = None) -> Any:
 
 
 def gpu_names(text: str) -> str:
-    """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
+    """Replace GPU files (.toml) in the value of --gpu by the names of the GPUs that they describe."""
     if ".toml" not in text.lower():
         return text
     from kernrec.gpu.gpu_file import gpu_names
@@ -85,7 +92,7 @@ Backends = Annotated[
 Top = Annotated[int | None, option("Maximum number of rows. Default: 5.", panel=SELECTION)]
 Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
 DEFINE = "Macro NAME=VALUE, -std=c++20 or -use_fast_math; may be repeated."
-"""Help of the option `-D`."""
+"""Help text of the option `-D`."""
 Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its head.", metavar="ADDRESS")]
 
 ONE, SEVERAL, OWN = (
@@ -93,20 +100,22 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db, depending on how a command uses it; `OWN` is for commands without the option."""
+"""Help texts of --db for commands that accept one database, several databases, or no --db."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock`: each config at its best clock, or a table over clocks. `--power-limit` also accepts `sweep`."""
+"""Values of `--clock`. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
+`--power-limit` also accepts `sweep`.
+"""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """Options of a command, with defaults for shared options that the command lacks."""
+    """Base class for the options of a command. It has defaults for shared options that a command lacks."""
 
     sweeps = False
     """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """How the command uses --db: `ONE`, `SEVERAL` or `OWN`."""
+    """Number of databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` for none."""
     gpu: str
     shape: Any = None
     op: str = ""
@@ -136,12 +145,12 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """Return the only database that --db names; None for the user's own database."""
+        """Return the database that --db names, or None to use the user's own database."""
         return self.databases[0] if self.databases else None
 
     @cached_property
     def query(self) -> "Query":
-        """Return the objective, its bounds, and the GPU's power limit and clock."""
+        """Return the options that select recommendations: objective, bounds, power limit, clock and number of rows."""
         from kernrec.recommender.request import Query, objective_named
 
         form = self.printed.form if self.printed else Form.JSON if getattr(self, "as_json", False) else Form.TABLE
@@ -156,7 +165,7 @@ class Options:
             inputs=self.inputs,
             backends=self._backends[0],
             source=self.estimated_by or "",
-            each_config=form in (Form.CSV, Form.JSON),  # other programs read every row
+            each_config=form in (Form.CSV, Form.JSON),  # Programs need every row.
         )
 
     @cached_property
@@ -167,12 +176,12 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if it is `mixed` or `kernrec`, else empty."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, or an empty string otherwise."""
         return self._backends[1]
 
     @cached_property
     def batches(self) -> list[int | None]:
-        """Return the values of --batch; None for the workload's default."""
+        """Return the batch sizes of --batch. The list contains only None if the workload's default applies."""
         sizes: list[int | None] = []
         for part in self.batch.split(",") if self.batch is not None else ():
             text = part.strip()
@@ -188,11 +197,12 @@ class Options:
         return read(f"--{name.replace('_', '-')}", text)
 
     def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
-        """Return the request for one shape.
+        """Return the request for recommendations for one shape.
 
         Args:
-            gpu: GPU to use instead of --gpu.
-            kernel: Kernel to use instead of --kernel.
+            shape: Dimensions such as `m=64,n=64,k=64`, or None for the defaults.
+            gpu: GPU to use instead of the value of --gpu.
+            kernel: Kernel to use instead of the value of --kernel.
         """
         from kernrec.recommender.request import Request
 
@@ -201,16 +211,17 @@ class Options:
 
     @cached_property
     def named_gpus(self) -> "list[GPU]":
-        """Return the GPUs of --gpu."""
+        """Return the GPUs that --gpu names."""
         from kernrec.gpu import find_gpus
 
         return find_gpus(self.gpu)
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the layers of the workload or the op. Without a workload, there is one layer per shape.
+        """Return the request for recommendations for a network.
 
-        For an .onnx workload, the shape sets the dimensions that the file leaves open.
+        The network is --workload, or the default workload of --op. If shapes but no workload are given, each shape is a
+        layer. For an .onnx workload, --shape sets the model's symbolic dimensions.
         """
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
@@ -235,7 +246,7 @@ class Printed(Options):
 
     @cached_property
     def form(self) -> Form:
-        """Return the format of --format or --json."""
+        """Return the format that --format or --json selects."""
         name = self.form_name
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))
@@ -245,7 +256,11 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Turn a function with one options object into a command for Typer."""
+    """Return a decorator that turns a function with one parameter into a command for Typer.
+
+    Args:
+        kind: Class of the command's options. The function is called with an object of this class.
+    """
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)
@@ -279,7 +294,7 @@ def _is_group(annotation: object) -> bool:
 
 
 def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:
-    """Parse `batch=1,seq=128` into dimensions by name."""
+    """Parse the symbolic dimensions of an ONNX model from texts such as `batch=1,seq=128`."""
     values: dict[str, int] = {}
     for part in (part for text in shapes for part in text.split(",")):
         name, equals, value = part.rpartition("=")

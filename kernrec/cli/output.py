@@ -1,12 +1,15 @@
-"""Print answers: tables, CSV, JSON and Markdown on standard output, notes on standard error.
+"""Print answers as tables, CSV, JSON or Markdown on standard output, and notes on standard error.
 
-A table is as wide as the terminal, or 100 characters in a pipe, and cells are not truncated. Each column has an
-importance. If the columns do not fit on a line, the least important are dropped (`--format wide` prints all). If the
-rest still does not fit, columns marked `below` move to a second line. Without such columns, long text wraps within its
-column, or the last columns move to further lines. All numbers of a column share a unit, which is in the heading. A
-column that is empty in every row is dropped.
+A table is as wide as the terminal, or 100 characters if standard output is a pipe. Cells are never truncated. If the
+columns of a table do not fit on a line:
 
-This module does not use Rich, which truncates cells to two letters in 80 columns and takes long to import.
+1. The least important columns are dropped. `--format wide` prints all columns.
+2. If the remaining columns still do not fit, columns marked `below` move to a second line.
+3. Without such columns, long text wraps within its column, or the last columns move to further lines.
+
+All numbers in a column have the same unit, which the heading states. Columns without any content are dropped.
+
+This module does not use Rich, because Rich may truncate cells to two letters and takes long to import.
 """
 
 import json
@@ -31,10 +34,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Foreign
 
 ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
-"""Importance of a column; `WIDE` columns appear only in a wide table."""
+"""Importance of a column in a table. `ALWAYS` columns are never dropped. `WIDE` columns appear only in wide tables."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
-"""Width in a pipe, in characters."""
+"""Width of a line in characters if standard output is not a terminal."""
 _NARROWEST = 20
 """Minimum width of a wrapped cell, in characters."""
 _NOTHING = ("", "-", "0.0 %")
@@ -42,34 +45,36 @@ _STYLES = {
     "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
     "marked": "1",
 }  # fmt: skip
-"""ANSI codes: measured green, learned cyan, transferred and predicted yellow, ties dim."""
+"""ANSI codes of cell styles, keyed by the source of an estimate. Two more styles are `unsure` for ranks that may be
+wrong, and `marked` for highlighted cells.
+"""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column with all its cells."""
+    """Column of a table with all its cells."""
 
     name: str
     alignment: Literal["left", "right"]
     cells: Sequence[str]
     importance: int = ALWAYS
     below: bool = False
-    """Whether the column moves to the second line if a row takes two lines."""
+    """Whether the column moves to the second line if a row needs two lines."""
     styles: Sequence[str] = field(default_factory=tuple)
-    """For each cell, a key of `_STYLES` or an empty text; empty for a column without styles."""
+    """Style of each cell: a key of `_STYLES`, or an empty string. The sequence is empty if no cell has a style."""
 
     @property
     def width(self) -> int:
-        """Return the length of the longest cell or the name, in characters."""
+        """Return the length of the longest text in the column, including the heading, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
-        """Return whether all cells are empty."""
+        """Return whether the column can be dropped because all cells are empty or zero."""
         return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
 
 
 Band = list[tuple[Column, int]]
-"""(column, width) pairs of one line of a row."""
+"""Columns that share a line of a row, each with its width in characters."""
 
 
 def quantities(
@@ -79,9 +84,15 @@ def quantities(
     intervals: Sequence[tuple[float, float] | None] | None = None,
     importance: int = ALWAYS,
 ) -> Column:
-    """Return a column of numbers in one unit with three significant digits, and with 90 % intervals if given.
+    """Return a column of numbers with three significant digits and a common unit prefix.
 
-    None means an empty cell, or a number without an interval.
+    Args:
+        name: Heading, without the unit.
+        unit: SI unit of the values, such as `s`.
+        values: Value of each row in this unit. None results in an empty cell.
+        intervals: 90 % interval of each value, or None for a value without an interval. By default, the column has no
+            intervals.
+        importance: Importance of the column.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -103,14 +114,22 @@ def estimates(
     importance: int = ALWAYS,
     intervals: bool = True,
 ) -> Column:
-    """Return a column of estimates, with their 90 % intervals unless `intervals` is false."""
+    """Return a column of estimates with their 90 % intervals.
+
+    Args:
+        name: Heading, without the unit.
+        unit: SI unit of the estimates.
+        costs: Estimate of each row. None results in an empty cell.
+        importance: Importance of the column.
+        intervals: Whether to print the intervals.
+    """
     values = [None if cost is None else cost.value for cost in costs]
     ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
     return quantities(name, unit, values, ends if intervals else None, importance)
 
 
 def digits(value: float) -> str:
-    """Format three significant digits without an exponent."""
+    """Format a number with three significant digits and without an exponent."""
     if abs(value) >= 999.5:
         places = len(f"{abs(value):.0f}") - 3
         return f"{round(value, -places):.0f}"
@@ -119,43 +138,66 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the width of a stream (default: standard output): `COLUMNS`, the terminal's width, or 100."""
+    """Return the width for text on a stream in characters.
+
+    The width is the environment variable `COLUMNS` if it is set, else the width of the terminal, else 100.
+
+    Args:
+        stream: The stream. The default is standard output.
+    """
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
         try:
             width = os.get_terminal_size((stream or sys.stdout).fileno()).columns
-        except (OSError, ValueError, AttributeError):  # a pipe, a stream object of the program, or no stream
+        except (OSError, ValueError, AttributeError):  # The stream is not a terminal.
             width = 0
     return max(width or PIPE_WIDTH, _NARROWEST)
 
 
 def in_terminal() -> bool:
-    """Return whether standard output is a terminal; False if it is closed."""
+    """Return whether standard output is a terminal. Return False if it is closed."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of plain text under (name, `left` or `right`) columns."""
+    """Print a table of plain text.
+
+    Args:
+        title: Title of the table, or None.
+        columns: Heading and alignment (`left` or `right`) of each column.
+        rows: Cells of each row.
+    """
     print_columns(title, text_columns(columns, rows))
 
 
 def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
-    """Print columns with all their cells."""
+    """Print a table.
+
+    Args:
+        title: Title of the table, or None.
+        columns: Columns with all their cells.
+        wide: Whether to print all columns, on several lines if necessary.
+    """
     colored = in_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     print("\n".join(column_lines(title, columns, _width(wide), wide, colored)))
 
 
 def _width(wide: bool) -> int | None:
-    """Return the width of a line; None for a wide table in a pipe, where lines have no limit."""
+    """Return the maximum width of a table in characters, or None for no limit.
+
+    Wide tables have no limit if standard output is not a terminal.
+    """
     return None if wide and not in_terminal() else text_width()
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print plain values (at least one row) under their names; numbers are right-aligned, and lists joined.
+    """Print rows of values as a table. Numbers are aligned to the right.
 
     Args:
-        names: Keys to print, in order; all keys of the first row by default.
+        title: Title of the table, or None.
+        rows: Values by column name. There must be at least one row.
+        names: Columns to print, in order. The default is all columns of the first row.
     """
     names = names or list(rows[0])
     columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
@@ -163,12 +205,12 @@ def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequ
 
 
 def plain_text(value: Any) -> str:
-    """Return a plain value as text; the values of a list are joined."""
+    """Convert a value to text. The items of a list are separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def text_columns(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[Column]:
-    """Return the columns of rows of plain text."""
+    """Convert rows of plain text to columns. For the arguments, see `print_table`."""
     cells = [tuple(row) for row in rows]
     return [
         Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
@@ -179,13 +221,13 @@ def text_columns(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str
 def column_lines(
     title: str | None, columns: Sequence[Column], width: int | None, wide: bool = False, colored: bool = False
 ) -> list[str]:
-    """Return the lines of `print_columns`.
+    """Return the lines of a table as `print_columns` prints them.
 
     Args:
-        title: The subject of the table; wrapped if it is too long.
+        title: Title of the table, or None. A long title is wrapped.
         columns: Columns in the order of the table.
-        width: Characters of a line; None for no limit.
-        wide: Whether to show every column, on as many lines as necessary.
+        width: Maximum width of a line in characters, or None for no limit.
+        wide: Whether to show all columns, on several lines if necessary.
         colored: Whether to print styles as ANSI codes.
     """
     shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
@@ -210,7 +252,16 @@ def column_lines(
 
 
 def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
-    """Return the bands of a row: for each line, its columns and their widths."""
+    """Distribute the columns over the lines of a row, so that each line fits the width.
+
+    Args:
+        columns: Columns in the order of the table.
+        width: Maximum width of a line in characters, or None for no limit.
+        wide: Whether to show all columns.
+
+    Returns:
+        For each line of a row, its columns and their widths.
+    """
     if width is None or _fits(columns, width):
         return [[(column, column.width) for column in columns]]
     if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
@@ -221,7 +272,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
     first = [column for column in columns if column not in below]
     if below:
         first = _without_least(first, width)
-        while len(first) > 1 and not _fits(first, width):  # Important columns that do not fit move below.
+        while len(first) > 1 and not _fits(first, width):  # Move columns to the second line.
             below.append(first.pop())
         below = _without_least(below, width - len(INDENT))
     bands: list[Band] = [[]]
@@ -236,7 +287,10 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
 
 
 def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
-    """Drop the least important columns until the rest fits; of equally important ones, the last first."""
+    """Drop the least important columns until the others fit the width.
+
+    If several columns are equally important, the last one is dropped first. `ALWAYS` columns are never dropped.
+    """
     fitting = list(columns)
     while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
         least = min(column.importance for column in optional)
@@ -249,7 +303,11 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return column widths with which a row fits if the widest columns wrap; None if it never fits."""
+    """Reduce the widths of the widest columns, whose text then wraps, until a row fits the width.
+
+    Returns:
+        The width of each column, or None if a row cannot fit.
+    """
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -266,7 +324,14 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
-    """Yield the lines of one band of a row, or of the heading if `row` is None."""
+    """Yield the text of a band, in which long cells wrap.
+
+    Args:
+        band: Columns that share a line, with their widths.
+        row: Index of the row, or None for the heading.
+        indent: Beginning of each line.
+        colored: Whether to print styles as ANSI codes.
+    """
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -281,7 +346,7 @@ def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> I
 
 
 def markdown_lines(columns: Sequence[Column]) -> list[str]:
-    """Return the table in Markdown, without empty columns."""
+    """Return the lines of a table in Markdown. Columns without any content are dropped."""
     shown = [column for column in columns if not column.says_nothing()]
     rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
     rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
@@ -289,7 +354,7 @@ def markdown_lines(columns: Sequence[Column]) -> list[str]:
 
 
 def rule_character() -> str:
-    """Return the character of a horizontal rule: `-` if standard output lacks Unicode, like a pipe on Windows."""
+    """Return the character for horizontal rules, or `-` if standard output does not support it (a pipe on Windows)."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -298,11 +363,11 @@ def rule_character() -> str:
 
 
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """Wrap a text; break a long problem key after a comma, not within a name.
+    """Wrap a text into lines. A problem key that is too long for a line is broken after a comma.
 
     Args:
-        text: Any text without line breaks.
-        width: Characters of a line; None to not wrap.
+        text: Text without line breaks.
+        width: Maximum width of a line in characters, or None to leave the text on one line.
         start: Beginning of the first line.
         below: Beginning of the other lines.
     """
@@ -314,7 +379,7 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
 
 
 def _pieces(word: str, width: int) -> str:
-    """Split a word with a space after the last comma that fits in each line."""
+    """Insert spaces after commas in a long word, so that its pieces fit the width."""
     pieces = []
     while len(word) > width and (end := word.rfind(",", 0, width) + 1):
         pieces.append(word[:end])
@@ -336,7 +401,7 @@ class Form(StrEnum):
 
 
 def print_table_as(form: Form, title: str | None, columns: Sequence[Column]) -> None:
-    """Print a table as text or in Markdown."""
+    """Print a table in Markdown, or otherwise as text (`TABLE` or `WIDE`)."""
     if form is Form.MARKDOWN:
         lines = markdown_lines(columns)
         print("\n".join([title, "", *lines, ""] if title else lines))
@@ -345,12 +410,15 @@ def print_table_as(form: Form, title: str | None, columns: Sequence[Column]) -> 
 
 
 def print_json(answer: Any) -> None:
-    """Print plain values as JSON."""
+    """Print an answer as indented JSON."""
     print(json.dumps(answer, indent=2))
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows of plain values. Nested values become columns `outer.inner`; configs and launches become text."""
+    """Print rows of values as CSV.
+
+    Nested values become columns with names such as `outer.inner`. Configs and launches become text.
+    """
     import csv
 
     cells = flat_rows(rows)
@@ -360,17 +428,17 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 _UNKNOWN_DAY = "1970-01-01"
-"""Placeholder date of a recording without a date."""
+"""Date that marks measurements whose date is unknown."""
 
 
 class NotePrinter:
-    """Prints each note once on standard error, even if several answers contain it."""
+    """Prints notes on standard error. A note that several answers contain is printed only once."""
 
     def __init__(self, why: bool = False) -> None:
         """Set up the printer.
 
         Args:
-            why: Also print each note's explanation below it.
+            why: Whether to print the explanation of each note below the note.
         """
         self._why = why
         self._seen: set[str] = set()
@@ -387,15 +455,18 @@ class NotePrinter:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print each note once, on standard error."""
+    """Print notes on standard error. Repeated notes are printed once."""
     NotePrinter().print(notes)
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line of text, wrapped and indented at the terminal's width, or at 100 characters in a pipe.
+    """Print a line of text. A line that is wider than the stream is wrapped, and the further lines are indented.
 
-    A note on standard error stays on one line if standard error is not a terminal, because logs hold one message per
-    line.
+    If standard error is not a terminal, lines on it are not wrapped, because a log should have one message per line.
+
+    Args:
+        text: Text without line breaks.
+        stream: Stream to print on. The default is standard output.
     """
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
@@ -405,12 +476,15 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks and other control characters, which a file's content may add to a message."""
+    """Replace line breaks and other control characters by spaces. Messages may contain them if they quote a file."""
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def source_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe the sources of a row's costs. For a transferred latency, omit the source of the energy to save space."""
+    """Describe the source of a row's latency, and the source of its energy if it differs.
+
+    If the latency is transferred, the source of the energy is omitted to save space.
+    """
     if (
         recommendation.energy_j is None
         or recommendation.energy_j.source == recommendation.latency_s.source
@@ -421,11 +495,14 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe where, how often, when and by whom a config was measured; empty if it was not measured."""
+    """Describe on which device, how often, when and by whom a config was measured.
+
+    Return an empty string if the config was not measured.
+    """
     if (measurement := recommendation.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names the GPU.
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names it.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""
@@ -436,7 +513,7 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def _people_text(measurement: "MeasuredOn") -> str:
-    """Return the range of several people's rows; the answer is their median."""
+    """Describe the number of people who measured a config, and the range of their latencies."""
     assert measurement.spread_s is not None
     low, high = (human(value, "s") for value in measurement.spread_s)
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
@@ -445,7 +522,7 @@ def _people_text(measurement: "MeasuredOn") -> str:
 
 
 def interval_text(estimate: "Estimate", unit: str) -> str:
-    """Format an estimate with its interval, with one unit if both share it."""
+    """Format an estimate with its interval. The unit is printed once if both ends share it."""
     low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
     if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:
         low = human(estimate.low, unit)

@@ -1,9 +1,10 @@
-"""Show progress on standard error, and end a command early when a signal arrives.
+"""Show progress on standard error, and handle signals that end a command.
 
-`Steps` prints one line about a long step, after the first two seconds: the time left if the completed fraction is
-known, else the time since the step began. `display` shows a campaign, as a live panel on a terminal. Without a
-terminal, both print a line every ten seconds. `ended_by_signals` treats SIGTERM and a closed terminal (SIGHUP) like
-Ctrl-C, so that a command can save its results.
+`Steps` reports on long steps, such as reading a database. After two seconds, it prints a line with the remaining time
+if the completed fraction is known, or otherwise with the elapsed time. `display` shows the progress of a measurement
+campaign as a live panel. If standard error is not a terminal, both print a line about every ten seconds instead.
+
+`ended_by_signals` treats SIGTERM and SIGHUP (a closed terminal) like Ctrl-C, so that a command can save its results.
 """
 
 import os
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from kernrec.measure.campaign.results import Progress
 
 _FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
-"""Seconds until the first line of a step, between updates on a terminal, and between lines elsewhere."""
+"""Seconds until the first line of a step, between updates on a terminal, and between lines without a terminal."""
 
 
 @contextmanager
 def display() -> "Iterator[Callable[[Progress], None]]":
-    """Yield a function that shows progress while the campaign runs."""
+    """Show the progress of a measurement campaign during the `with` block. Yield the function that reports progress."""
     if not sys.stderr.isatty():
         yield Lines().show
         return
@@ -53,7 +54,7 @@ def display() -> "Iterator[Callable[[Progress], None]]":
 
 
 def _table(state: "State") -> "Table":
-    """Return a small table per device."""
+    """Return a table with the progress of each device."""
     from rich.table import Table
     from rich.text import Text
 
@@ -65,7 +66,11 @@ def _table(state: "State") -> "Table":
 
 
 class Lines:
-    """Progress as plain lines: every note, the first row of each tier of a problem, then one line every ten seconds."""
+    """Prints the progress of a campaign as plain lines.
+
+    It prints all notes, a line when a device begins another problem or another tier of a problem, and then a line every
+    ten seconds.
+    """
 
     def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
@@ -73,7 +78,7 @@ class Lines:
         self._last: dict[str, tuple[str, str, float]] = {}
 
     def show(self, progress: "Progress") -> None:
-        """Record a step, and print a line if one is due."""
+        """Record progress, and print a line if it is time for one."""
         if progress.note:
             print(f"note: {progress.note}", file=sys.stderr, flush=True)
             return
@@ -88,11 +93,12 @@ class Lines:
 
 @dataclass
 class _Device:
-    """Progress of one device."""
+    """Progress of the campaign on one device."""
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """(start time, first step) of the current tier of the current problem."""
+    """Time in seconds at which the current tier of the current problem began, and its number of completed steps then.
+    """
     steps: int = 0
     best_s: float = float("inf")
     """Lowest latency of the current problem, in seconds."""
@@ -100,14 +106,14 @@ class _Device:
 
 
 class State:
-    """Progress of the campaign on each device."""
+    """Progress of a measurement campaign on all devices."""
 
     def __init__(self) -> None:
         self._start_s = time.monotonic()
         self.devices: dict[str, _Device] = {}
 
     def take(self, progress: "Progress") -> None:
-        """Record a measurement."""
+        """Record the progress that a device reports, and its measurement if there is one."""
         began = (time.monotonic(), progress.done)
         device = self.devices.setdefault(progress.device, _Device(progress, began))
         if progress.target != device.latest.target:
@@ -124,7 +130,7 @@ class State:
             device.failures[measurement.outcome] += 1
 
     def figures(self, name: str) -> list[tuple[str, str]]:
-        """Return (name, value) pairs to show for a device."""
+        """Return the figures to show for a device, as (label, text) pairs."""
         device = self.devices[name]
         latest = device.latest
         report = latest.measurement.report if latest.measurement else None
@@ -145,7 +151,7 @@ class State:
 
 
 def _left(device: _Device) -> str:
-    """Return the remaining budget. Without a budget, estimate the time left for the current tier from its rate."""
+    """Describe the remaining budget. Without a budget of time, estimate the remaining time of the current tier."""
     latest, (began_s, first) = device.latest, device.tier_began
     if latest.left_s is not None:
         return f"{latest.left_s / 60.0:.0f} min of the budget"
@@ -157,13 +163,16 @@ def _left(device: _Device) -> str:
 
 
 _printing = threading.Lock()
-"""Lock held while a line is printed, and while this process forks."""
+"""Lock that is held while a line is printed and while this process forks, so that no fork interrupts the printing."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
 
 class Steps:
-    """Reports the current step of a `with` block in a separate thread, because the block may be busy in a library."""
+    """Reports the progress of the steps in a `with` block.
+
+    A separate thread prints the lines, because the block may spend a long time in a library.
+    """
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()
@@ -186,30 +195,31 @@ class Steps:
         self.end()
 
     def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
-        """Begin a step.
+        """Set the current step, and its progress.
 
         Args:
-            done: Completed work when the step begins.
-            total: Total work; 0 if unknown.
+            what: Description of the step.
+            done: Completed work, in any unit.
+            total: Total work in the same unit, or 0 if unknown.
         """
         with self._lock:
             self._what, self._done, self._total = what, done, total
 
     def end(self) -> None:
-        """Stop reporting, and remove the line from a terminal."""
+        """Stop the reports, and clear the line on a terminal."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
         self.remove_line()
 
     def remove_line(self) -> None:
-        """Clear the line on a terminal so that other text can be printed; the line then appears again below."""
+        """Clear the line on a terminal, so that other text can be printed. The next report appears below this text."""
         if self._open:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = False
 
     def text(self) -> str:
-        """Return the current line."""
+        """Return the current line: the step, and its remaining or elapsed time."""
         with self._lock:
             what, done, total = self._what, self._done, self._total
         seconds = time.monotonic() - self._start
@@ -233,7 +243,7 @@ def _duration(seconds: float) -> str:
 
 
 class Ended(KeyboardInterrupt):
-    """A signal (number `signal`) asks the program to end."""
+    """A signal asks the program to end. The attribute `number` is the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -241,13 +251,16 @@ class Ended(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """Return the exit status of a program that a signal ended: 128 plus the signal's number."""
+    """Return the exit status for a program that a signal ended: 128 plus the number of the signal."""
     return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """While the `with` block runs, raise these signals as `Ended`, unless they are already handled or ignored."""
+    """Raise `Ended` if SIGTERM or SIGHUP arrives during the `with` block.
+
+    A signal that the process already handles or ignores is left unchanged.
+    """
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

@@ -19,12 +19,12 @@ def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float
 
 
 def watts(flag: str, text: str) -> float:
-    """Parse watts: `250W` -> 250.0. The unit is required."""
+    """Parse a power in watts: `250W` -> 250.0. The unit is required."""
     return _parse(flag, text, _WATTS, "250W")
 
 
 def hertz(flag: str, text: str) -> float:
-    """Parse a frequency: `1.41GHz` -> 1.41e9. The unit is required."""
+    """Parse a frequency in hertz: `1.41GHz` -> 1.41e9. The unit is required."""
     return _parse(flag, text, _HERTZ, "1410MHz")
 
 
@@ -34,19 +34,23 @@ def duration(flag: str, text: str) -> float:
 
 
 def fraction(flag: str, text: str) -> float:
-    """Parse a percentage: `3%` -> 0.03. The sign is required, because 3 could mean 300 %."""
+    """Parse a percentage: `3%` -> 0.03. The percent sign is required, because 3 could also mean 300 %."""
     return _parse(flag, text, {"%": 0.01}, "3%")
 
 
 def percent(value: float) -> str:
-    """Format a change in whole percents, with one decimal below ten: 0.123 -> "+12 %"."""
+    """Format a relative change in percent: 0.123 -> "+12 %". Changes below 10 % have one decimal."""
     if abs(value) < 0.0005:
         return "0.0 %"
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"
 
 
 def budget(flag: str, text: str) -> tuple[float | None, int | None]:
-    """Parse a positive budget of seconds or configs: `30m` -> (1800.0, None), `200configs` -> (None, 200)."""
+    """Parse a budget of time or configs.
+
+    Returns:
+        Seconds and number of configs, of which one is None: `30m` -> (1800.0, None), `200configs` -> (None, 200).
+    """
     match = _NUMBER.fullmatch(text)
     unit = match[2].lower() if match else ""
     value = float(match[1]) if match else 0.0
@@ -69,7 +73,7 @@ def energy_price(flag: str, text: str) -> tuple[float, str]:
 
 
 def carbon(flag: str, text: str) -> float:
-    """Parse grams per kilowatt-hour: `380g/kWh` -> 380.0. The unit is required."""
+    """Parse a carbon intensity in grams per kilowatt-hour: `380g/kWh` -> 380.0. The unit is required."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(k?g|t)\s*/\s*([kMG]?Wh)\s*", text, re.ASCII | re.IGNORECASE)
     grams = {"g": 1.0, "kg": 1e3, "t": 1e6}
     if not match:

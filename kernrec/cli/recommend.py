@@ -1,4 +1,4 @@
-"""`kernrec recommend`: the best configs for an op, a shape and a GPU, or for all layers of a network."""
+"""`kernrec recommend`: print the best configs for an op, a shape and a GPU, or for all layers of a network."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -66,19 +66,23 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Return whether the user gave shapes or a kernel, instead of a network or the op's own workload."""
+        """Return whether the user named shapes or a kernel. Otherwise, the layers of a workload are used."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity to sweep for a network; None for no sweep."""
+        """Return the quantity for which the user wants a sweep, or None if there is no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
     @cached_property
     def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and the prices; None without --gpus. Raises `UsageError` for impossible values."""
+        """Return the number of GPUs and the prices for yearly bills, or None without --gpus.
+
+        Raises:
+            UsageError: --bill is invalid, or given without --gpus.
+        """
         from kernrec.recommender.networks.compare import Tariff
 
         prices = {}
@@ -101,7 +105,10 @@ class RecommendOptions(options.Options):
 
     @property
     def compares(self) -> bool:
-        """Return whether GPUs or batches share one table. JSON and CSV of an op have all layers for each GPU."""
+        """Return whether to print one table that compares several GPUs or batch sizes.
+
+        For an op without a --workload, JSON and CSV contain all layers for each GPU instead.
+        """
         several = len(self.named_gpus) > 1 or len(self.batches) > 1
         tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
         return bool(several and tables and not self.swept and self.top is None)
@@ -109,10 +116,10 @@ class RecommendOptions(options.Options):
 
 @options.takes(RecommendOptions)
 def recommend(wanted: RecommendOptions) -> None:
-    """Recommend kernel configs and power limits for an op or a network on a GPU, without having that GPU.
+    """Recommend kernel configs and power limits for an op or a network on a GPU that you need not have.
 
-    By default, it prints the Pareto front of latency and energy. Without --shape and --workload, it uses the layers of
-    the op's own workload. Several GPUs or batches make one table.
+    The default is the Pareto front of latency and energy. Without --shape and --workload, the layers of the op's
+    default workload are used. Several GPUs or batch sizes are compared in one table.
 
     Examples of every option: docs/guides/recommend.md, deployment.md and run.md.
     """
@@ -120,7 +127,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
     emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
-    _ = wanted.named_gpus, wanted.query, wanted.tariff  # Report wrong usage before opening a database.
+    _ = wanted.named_gpus, wanted.query, wanted.tariff  # Report incorrect usage before opening a database.
     recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
     if wanted.of_shapes and not wanted.swept and wanted.tariff is None:
         answers = _answers_of_shapes(recommender, wanted, emitted)
@@ -181,7 +188,13 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 def _answers_of_shapes(
     recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
 ) -> "list[Answer]":
-    """Return the answers for each GPU and shape, for one kernel or for all kernels of the op."""
+    """Return the answers for all GPUs and shapes, and append the queries to the query log if there is one.
+
+    Args:
+        recommender: The recommender.
+        wanted: Options of the command. They select one kernel, or all kernels of an op.
+        emitted: Format of --emit, or None.
+    """
     shapes = wanted.shape or [""]
     if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
         raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
@@ -203,7 +216,7 @@ def _answers_of_shapes(
 
 
 def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers: "Sequence[Answer]") -> None:
-    """Print answers one after the other; several GPUs share a table per shape."""
+    """Print the answers for shapes. If there are several GPUs, print one table per shape with all GPUs."""
     form, shapes = wanted.printed.form, len(wanted.shape or [""])
     if form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
@@ -236,7 +249,7 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print the layers and totals of a network, or its sweep, for each GPU and batch."""
+    """Print the layers and totals of a network, or a sweep, for each GPU and batch size."""
     from kernrec.cli.network_tables import network_csv, print_network, print_sweep
     from kernrec.recommender.networks.compare import yearly_bills
     from kernrec.recommender.networks.memory import DoesNotFitError
@@ -279,7 +292,7 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a table of GPUs and batches."""
+    """Print a table that compares GPUs and batch sizes."""
     from kernrec.cli.network_tables import print_comparison
     from kernrec.recommender.networks.compare import compare_gpus
 
@@ -290,7 +303,11 @@ def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    """Return the format of --emit; None without it. Raises `UsageError` if it is unknown, or only --output is given."""
+    """Return the format that --emit selects, or None without --emit.
+
+    Raises:
+        UsageError: The format is unknown, or --output is given without --emit.
+    """
     if name is None and output is not None:
         raise UsageError("--output needs --emit, which selects the format")
     if name is None:
@@ -301,7 +318,7 @@ def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Describe the kernel and config of one answer, or the number of problems of each kernel."""
+    """Describe what was written: kernel and config of a single answer, or the number of problems for each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
@@ -319,7 +336,14 @@ def _owner(kernel: "Kernel") -> str:
 
 
 def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
-    """Write the top recommendations in a format, and name their kernels on standard error."""
+    """Write the top recommendation of each answer in a format, and name the kernels on standard error.
+
+    Args:
+        answers: Answers to write.
+        form: Format to write.
+        output: File or folder to write to, or None for standard output.
+        untrusted: Whether to write source code that belongs to neither the user nor kernrec.
+    """
     from kernrec.emit.formats import emit
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:

@@ -1,4 +1,7 @@
-"""Print tables of one problem for `recommend` and `analyze`: recommendations, and baselines of backends."""
+"""Print tables for one problem: recommended configs, and the baselines of backends.
+
+`kernrec recommend` and `kernrec analyze` use this module.
+"""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -41,7 +44,15 @@ if TYPE_CHECKING:
 
 
 def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
-    """Print the recommendations for one problem. For a single kernel, add the occupancy heuristic's config."""
+    """Print the recommendations for one problem on one GPU.
+
+    If the answer is for a single kernel, the table also contains the config of the occupancy heuristic.
+
+    Args:
+        answer: The recommendations.
+        form: Format of the output.
+        notes: Printer for the notes.
+    """
     notes = notes or NotePrinter()
     if form is Form.JSON:
         print_json(answer.as_dict())
@@ -86,12 +97,12 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
 
 
 def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> None:
-    """Print one problem on several GPUs side by side, each with its best config and its best baseline.
+    """Print a table with the best config and the best baseline for one problem on each of several GPUs.
 
     Args:
-        answers: One answer per GPU.
-        form: A table, wide or in Markdown.
-        notes: Prints the notes.
+        answers: One answer for each GPU.
+        form: Format of the table: normal, wide or Markdown.
+        notes: Printer for the notes.
     """
     first = answers[0]
     gpus: list[GPU] = []
@@ -121,7 +132,7 @@ def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrint
 
 
 def _operating_point(answer: "Answer") -> str:
-    """Describe the power limit and clock of the rows."""
+    """Describe the power limit and clock to which the rows of a table apply."""
     limits = {recommendation.power_limit_w for recommendation in (*answer.recommendations, *answer.beside)}
     clocks = {recommendation.point.clock_hz for recommendation in (*answer.recommendations, *answer.beside)}
     text = "each row at its own power limit"
@@ -135,7 +146,11 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline before the first recommendation, or at its rank by the objective."""
+    """Insert the best baseline into the rows of a table.
+
+    If a baseline ranks before the top recommendation (`Answer.leading_baseline`), it is the first row. Otherwise, the
+    best baseline is inserted at its rank by the objective, but not before the first recommendation.
+    """
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -158,7 +173,7 @@ def _may_be_faster(answer: "Answer") -> "Recommendation | None":
 
 
 def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
-    """Report that a config may be faster than the first row, and the command that measures it."""
+    """Return a line which reports that a config may be faster than the first row, with the command to check this."""
     problem, baseline = answer.problem, answer.leading_baseline
     name, first_s = (
         (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
@@ -172,7 +187,10 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Sort the recommendations, and the measurements of other kernels, by the objective, or by latency for a front."""
+    """Return the recommendations together with the measured configs of kernels outside kernrec's library.
+
+    They are sorted by the objective, or by latency for a Pareto front.
+    """
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -184,14 +202,14 @@ def _value(answer: "Answer", row: "Recommendation | Foreign") -> float:
 def recommendation_columns(
     shown: "Sequence[Row]", gpus: "Sequence[GPU]", form: Form, of_op: bool = True
 ) -> list[Column]:
-    """Return the columns of recommendations and baselines, most important first.
+    """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        shown: A recommendation or baseline per row.
-        gpus: The GPU of each row.
-        form: Format; in a wide table, configs have names and values.
-        of_op: Whether rows may belong to several kernels; they then name the kernel, and compare with the fastest
-            config.
+        shown: Recommendation or baseline of each row.
+        gpus: GPU of each row.
+        form: Format of the table. In a wide table, configs are printed with the names of all tunables.
+        of_op: Whether the rows may belong to several kernels. If so, there are columns for the kernel and for the
+            comparison with the fastest config.
     """
     config = config_text if form is Form.WIDE else short_config
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
@@ -236,12 +254,11 @@ def recommendation_columns(
 
 
 def _is_baseline(row: "Row") -> "TypeIs[Baseline]":
-    """Return whether a row is the baseline of a backend."""
     return not hasattr(row, "kernel")
 
 
 def _name(row: "Row") -> str:
-    """Return the name of a row's kernel, or of its backend."""
+    """Return the name of the row's kernel. For a baseline, return its name."""
     if _is_baseline(row):
         return row.name
     return row.kernel if isinstance(row.kernel, str) else row.kernel.name
@@ -265,7 +282,12 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Describe the fastest baseline, and compare it with the other baselines and the best kernel."""
+    """Return lines of text that compare the fastest baseline with the other baselines and with the best kernel.
+
+    Args:
+        baselines: Baselines, fastest first.
+        gpu: GPU of the baselines.
+    """
     if not baselines:
         return []
     first, *others = baselines
@@ -303,7 +325,7 @@ def _point(baseline: "Baseline", gpu: "GPU") -> str:
 
 
 def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
-    """Return the columns of an answer that has only baselines, with a row per backend."""
+    """Return the columns of a table for an answer without kernels. It has a row for each backend."""
     versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
     return [
         Column("backend", "left", [baseline.dated_name for baseline in baselines]),
@@ -330,7 +352,7 @@ def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
 
 
 def print_command(command: str) -> None:
-    """Print a command to paste; a backslash ends a line that continues."""
+    """Print a shell command, so that the user can copy it. A long command continues after a backslash."""
     lines = wrap(
         command,
         text_width() - 2,
@@ -343,7 +365,7 @@ def print_command(command: str) -> None:
 
 
 def problem_command(problem: "Problem", gpu: str) -> str:
-    """Return the command that answers one problem."""
+    """Return the `kernrec recommend` command for one problem on one GPU. Default values are left out."""
     definition = problem.definition
     defaults = {dim.name: dim.default for dim in definition.dims}
     sizes = problem.dim

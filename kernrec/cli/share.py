@@ -26,7 +26,7 @@ Untrusted = Annotated[bool, option("Also accept bundles without a trusted signat
 Gpu = Annotated[str | None, option("Only measurements of this GPU.", "--gpu")]
 Kernel = Annotated[str | None, option("Only measurements of this kernel.")]
 _SHOWN = 20
-"""Maximum rows listed before a withdrawal."""
+"""Maximum number of rows to list before a withdrawal."""
 
 
 class PushOptions(options.Options):
@@ -39,9 +39,9 @@ class PushOptions(options.Options):
 
 @options.takes(PushOptions)
 def push(wanted: PushOptions) -> None:
-    """Add the measurements of a database that a place lacks to it, as bundles signed with your key.
+    """Push the measurements that a place lacks from your database, as bundles that are signed with your key.
 
-    Names of user and machine, GPU UUIDs and paths stay on this machine. Your withdrawals are pushed, too. After an
+    Your withdrawals are pushed, too. The names of user and machine, GPU UUIDs and paths are not pushed. After an
     interruption, the next push continues.
     """
     from kernrec.gpu import find_gpu
@@ -89,7 +89,14 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask for the license under which to share the user's rows. Raises `UsageError` if nobody can answer."""
+    """Ask the user for the license under which to share the measurements.
+
+    Args:
+        others: Description of the people who get the measurements.
+
+    Raises:
+        UsageError: Standard input is not a terminal, so nobody can answer.
+    """
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -99,14 +106,14 @@ def asked_licence(others: str) -> str:
 
 
 def print_leaving(leaving: "Outgoing") -> None:
-    """List the rows to push, and the columns that change."""
+    """Print a summary of the measurements to push or export, and which columns are anonymized."""
     print_manifest(leaving.manifest)
     for name, count in leaving.changed.items():
         print(f"{name} is anonymized in {counted(count, 'measurement')}")
 
 
 def print_manifest(manifest: "Manifest") -> None:
-    """List the contents of a bundle."""
+    """Print a summary of a bundle's contents."""
     print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
     for name, values in manifest.provenance.items():
         if name == "days" and values:
@@ -123,10 +130,11 @@ class PullOptions(options.Options):
 
 @options.takes(PullOptions)
 def pull(wanted: PullOptions) -> None:
-    """Pull the new bundles of a place. Rows are checked as in a merge, and answers use them from then on, offline.
+    """Pull new bundles from a place. Answers then use their measurements, also offline.
 
-    Only bundles signed by a key that you trust are accepted (`kernrec db trust`). Rows are removed only if their signer
-    withdraws them, or if you stop trusting the key.
+    The measurements are checked as in a merge. Only bundles that are signed by a key that you trust are accepted
+    (`kernrec db trust`). Pulled measurements are removed only if their signer withdraws them, or if you stop trusting
+    the key.
     """
     from kernrec.store.share.pull import pull as pull_rows
     from kernrec.store.share.servers import place_of
@@ -143,7 +151,10 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to copied rows in a database, and list whose rows are no longer used."""
+    """Apply pulled withdrawals to copies of the withdrawn measurements in a database.
+
+    Print for each signer how many measurements are no longer used.
+    """
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
@@ -162,10 +173,11 @@ class WithdrawOptions(options.Options):
 
 @options.takes(WithdrawOptions)
 def withdraw(wanted: WithdrawOptions) -> None:
-    """Withdraw measurements: answers no longer use them, but the log keeps them.
+    """Withdraw measurements, so that answers no longer use them. They stay in the log of the database.
 
-    At a place, this applies to rows that your own key pushed and to every copy that others pulled or merged. Other
-    people's rows stay. Pushes and bundles leave withdrawn rows out, and the next push withdraws what you pushed before.
+    Withdrawn measurements are left out of bundles and pushes. If you pushed them before, the next push withdraws them
+    at the place, too. With PLACE, they are withdrawn there at once. This applies only to measurements that you pushed,
+    and to all copies that others pulled or merged.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted
@@ -228,10 +240,11 @@ class TrustOptions(options.Options):
 
 @options.takes(TrustOptions)
 def trust(wanted: TrustOptions) -> None:
-    """Trust the rows that a key signs, or list the keys that you trust.
+    """Trust the measurements that a key signs, or list the keys that you trust.
 
-    Unsigned rows and rows of unknown keys are refused. If you remove a key, rows that it signed are no longer used.
-    Give your own public key (--own) to your team. The private key stays in a file that only you can read.
+    Measurements without a signature or with an unknown key are refused. If you remove a key, the measurements that it
+    signed are no longer used. Give your own public key (--own) to your team. Your private key stays in a file that only
+    you can read.
     """
     from kernrec.store import keys
 
@@ -256,7 +269,10 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
+    """Stop trusting a key, and drop the measurements that were pulled with it.
+
+    If the key was never trusted, only drop its measurements, which the option `--untrusted` accepted.
+    """
     from kernrec.store import Database, keys
     from kernrec.store.share.pulled import drop_signer
     from kernrec.store.share.withdraw import forget

@@ -1,4 +1,4 @@
-"""`kernrec train` and `kernrec evaluate`: train models and calibrations from measurements, and score their answers."""
+"""`kernrec train` and `kernrec evaluate`: train models from measurements, and score their recommendations."""
 
 import math
 from dataclasses import asdict
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredOptions(options.Options):
-    """Options that select measurements."""
+    """Options that select the measurements to train or evaluate with."""
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, option("Only this kernel.")] = None
@@ -39,9 +39,10 @@ class TrainOptions(options.Options):
 
 @options.takes(TrainOptions)
 def train(wanted: TrainOptions) -> None:
-    """Train a model for each measured op; `kernrec recommend` then uses it. Models are kept beside the database.
+    """Train a model for each op with measurements. `kernrec recommend` then uses the models.
 
-    With --calibrate, fit the coefficients of the analytical model to the measurements instead.
+    The models are stored beside the database. With --calibrate, the coefficients of the analytical model are fitted to
+    the measurements instead.
     """
     measurements = wanted.measured.measurements
     results = _calibrate(measurements) if wanted.calibrate else _train(measurements)
@@ -92,10 +93,11 @@ class EvaluateOptions(options.Options):
 
 @options.takes(EvaluateOptions)
 def evaluate(wanted: EvaluateOptions) -> None:
-    """Compare learned recommendations with simpler ways to choose, on the measured problems of a database.
+    """Compare learned recommendations with simpler methods on the measured problems of a database.
 
-    Problems, GPUs or kernels are held out as a whole, so every score is on data that was not used for training. Stored
-    calibrations have seen the held-out data and are not used; coefficients are fitted again to the remaining data.
+    Whole problems, GPUs or kernels are held out, so all scores are for data that was not used for training. Stored
+    calibrations are not used, because they were fitted to the held-out data, too. The coefficients are fitted again
+    without this data.
     """
 
     from kernrec.training.boosting import TrainingSettings

@@ -165,7 +165,7 @@ def _written_names() -> list[str]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Return the resource limits of an SM of this compute capability, such as 89."""
+    """Return the resource limits of an SM with this compute capability, such as 89."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
@@ -174,7 +174,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return the FMAs per SM and clock outside the tensor cores, by dtype, of this compute capability."""
+    """Return FMAs per SM and clock outside the tensor cores, keyed by dtype, for this compute capability."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

@@ -1,1 +1,1 @@
-"""Serve kernrec to coding agents as tools of the Model Context Protocol."""
+"""Serve kernrec's functions to coding agents as tools of the Model Context Protocol (MCP)."""

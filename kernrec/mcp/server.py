@@ -1,7 +1,8 @@
-"""Define the tools, and serve them over standard input and output.
+"""Define the MCP tools, and serve them over standard input and output.
 
-Answers equal the command line's `--json`. Sources run in separate processes (`kernrec.checking`) within the server's
-limits. The other tools need neither a compiler nor a file.
+Tools return the same values as the command line with `--json`. Kernel sources from clients are compiled and emulated in
+separate processes with limited resources (`kernrec.checking`). Tools that receive no source need neither a compiler nor
+files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,14 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder that tools may read; None to forbid files. Raises `UsageError` if the folder does not exist."""
+    """Folder whose files the tools may read.
+
+    Args:
+        path: the folder; None if tools may not read any files.
+
+    Raises:
+        UsageError: The folder does not exist.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -42,14 +50,21 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file by its path inside the folder. Raises `UsageError` if the file is unreadable or
-        outside, even through a link.
+        """Return the text of a file in the folder.
+
+        Args:
+            name: path of the file, relative to the folder.
+
+        Raises:
+            UsageError: The file cannot be read, or is outside the folder, possibly through a link.
         """
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Replace GPU files of the folder by their GPUs' names in a comma-separated list. Raises `UsageError` if a file
-        is outside the folder, or describes an impossible GPU.
+        """Replace each GPU file in a comma-separated list by the name of its GPU.
+
+        Raises:
+            UsageError: A file is outside the folder, or describes an impossible GPU.
         """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
@@ -58,7 +73,7 @@ class Folder:
         path = self._inside(name)
         try:
             return read_gpu_file(path).name
-        except UsageError as error:  # The message would reveal the folder's path on this machine.
+        except UsageError as error:  # Do not reveal the folder's path on this machine to the client.
             raise UsageError(str(error).replace(str(path), name)) from None
 
     def _inside(self, name: str) -> Path:
@@ -84,12 +99,12 @@ _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 
 
 class Tools:
-    """Tools as methods with plain arguments; errors are one line.
+    """Implementation of the tools, as methods with plain arguments. Messages of errors are one line.
 
     Args:
         recommender: The recommender.
-        folder: Files that may be read.
-        limits: Limits of each check and analysis.
+        folder: Folder whose files may be read.
+        limits: Resource limits of each check and each analysis of a source.
     """
 
     def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
@@ -98,7 +113,7 @@ class Tools:
         self.limits = limits
 
     def catalog(self) -> dict[str, Any]:
-        """Return the names that the other tools take: GPUs, operators with dimensions, kernels of the library,
+        """Return the names that other tools accept: GPUs, operators with their dimensions, library kernels and
         networks.
         """
         ops = {
@@ -118,7 +133,7 @@ class Tools:
         return self._recommender.answer(self._on_gpu(request)).as_dict()
 
     def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
-        """Compare a shipped network, or a model's config in the folder, on several GPUs."""
+        """Compare several GPUs on a shipped network, or on a model whose `config.json` is in the folder."""
         name = str(wanted.workload)
         if name.lower().endswith(".json"):
             text = self._folder.text(name)
@@ -133,14 +148,16 @@ class Tools:
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
-        """Explain where a config's time and energy go, and what would reduce them."""
+        """Explain where the time and energy of a config go, and which changes would reduce them."""
         return report(self._on_gpu(request), self._recommender.context, config).as_dict()
 
     def _on_gpu(self, request: Request) -> Request:
         return replace(request, gpu=self._folder.gpu_names(request.gpu))
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
-        """Return whether a kernel is correct. Without a reference, return the first elements of each array."""
+        """Check a kernel, and return the result. If there is no reference, return the first elements of each array
+        instead.
+        """
         result = check(launch, reference, tolerance, self.limits)
         if reference is not None:
             return result.as_dict()
@@ -148,7 +165,15 @@ class Tools:
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     def source(self, source: str | None, file: str | None) -> str:
-        """Return the source: the given text, or a file of the folder. Exactly one must be given."""
+        """Return the source of a kernel.
+
+        Args:
+            source: text of the source; None if a file is given.
+            file: path of a file in the folder; None if the text is given.
+
+        Raises:
+            UsageError: Both or neither are given, or the file cannot be read.
+        """
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source
@@ -160,7 +185,7 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the first argument that a tool's schema refuses, in one line."""
+    """Return a one-line description of the first argument that does not match the schema of a tool."""
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -173,21 +198,23 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
     Raises:
         UsageError: a database cannot be read, or the folder does not exist.
-        KernrecError: the SDK is not installed.
+        KernrecError: the MCP SDK is not installed.
     """
     import_optional("mcp", "serving tools", "mcp")
     make_server(Tools(Recommender(databases), Folder(folder), limits)).run("stdio")
 
 
 def make_server(tools: Tools) -> Any:
-    """Return the SDK's server with the tools, whose schemas follow from the annotations here."""
+    """Return an MCP server that offers the tools. Their schemas are derived from the type annotations in this
+    function.
+    """
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import Field, ValidationError
 
     class Server(MCPServer):
-        """The SDK's server with one-line messages for arguments that a schema refuses."""
+        """MCP server with one-line error messages for arguments that do not match a tool's schema."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -232,11 +259,12 @@ def make_server(tools: Tools) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    # Run one request of each kind at a time. Waiting requests occupy no thread, so other kinds can run.
+    # Run only one request of each kind at a time. Waiting requests do not occupy a thread, so requests of other kinds
+    # can run.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:
-        """Register a tool that runs in a thread, so that the server stays responsive; its errors are one line."""
+        """Return a decorator that registers a tool. The tool runs in a thread, so that the server stays responsive."""
 
         def register(function: Callable[..., dict[str, Any]]) -> Any:
             @wraps(function)
@@ -252,7 +280,7 @@ def make_server(tools: Tools) -> Any:
 
     @tool(listing)
     def catalog() -> dict[str, Any]:
-        """List the names that the other tools take: GPUs, operators, dimensions, data types, kernels, networks."""
+        """List the names that other tools accept: GPUs, operators with dimensions and data types, kernels, networks."""
         return tools.catalog()
 
     @tool(asking)
@@ -268,8 +296,9 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
         backend: backends = None,
     ) -> dict[str, Any]:
-        """Recommend configs for an operator on a GPU, with latency, energy, intervals and sources. `baselines` has the
-        baselines of today's backends.
+        """Recommend kernel configs for an operator on a GPU, with latency, energy, their intervals and sources.
+
+        `baselines` in the result has the costs of today's backends for the same problem.
         """
         names = known_backends(backend)
         query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names)
@@ -293,7 +322,7 @@ def make_server(tools: Tools) -> Any:
         context: Annotated[int | None, Field(description="Tokens that a token attends to, or of the prompt.")] = None,
         phase: Annotated[str | None, Field(description="Of a config.json: decode (default) or prefill.")] = None,
     ) -> dict[str, Any]:
-        """Compare a whole network on several GPUs: memory, time, energy, power, calls per second and watt."""
+        """Compare several GPUs on a whole network: memory, time, energy, power, and calls per second per watt."""
         backends, whose = backends_named(backend)
         query = Query(objective_named(objective), inputs=inputs, backends=backends)
         wanted = NetworkRequest(workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False)
@@ -312,7 +341,9 @@ def make_server(tools: Tools) -> Any:
         power_limit_w: limit = None,
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Explain the cost of a config: bottleneck, roofline, energy by component, and the changes that gain most."""
+        """Explain the costs of a config: bottleneck, roofline, energy by component, and the changes that would gain
+        most.
+        """
         query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
         request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
         return tools.explain(request, config or {})
@@ -333,7 +364,9 @@ def make_server(tools: Tools) -> Any:
         objective: objective = "pareto",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Analyze your own kernel on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
+        """Analyze your own kernel for a GPU: predict time, energy and bottleneck, and find better block sizes or
+        configs.
+        """
         text = tools.source(source, file)
         query = Query(objective_named(objective), inputs=inputs)
         return analyze_source(
@@ -361,9 +394,10 @@ def make_server(tools: Tools) -> Any:
             float | None, Field(description="Largest relative error; default: what rounding explains.")
         ] = None,
     ) -> dict[str, Any]:
-        """Check a kernel: compile it, run it on the CPU and compare it with a reference. Finds accesses out of bounds,
-        data races in shared memory, deadlocks and endless loops, and names the line; counts instructions and memory
-        sectors.
+        """Check a kernel: compile it, emulate it on the CPU, and compare its outputs with a reference.
+
+        The check finds out-of-bounds accesses, data races in shared memory, deadlocks and endless loops, and reports
+        the line of each. It also counts instructions and memory sectors.
         """
         text, values = tools.source(source, file), described_arguments(arguments, tools.limits)
         launch = SourceLaunch(text, values, grid, block, gpu, entry)

@@ -1,20 +1,20 @@
 """Define matrix multiplication, c = a b, of one pair of matrices or a batch of independent pairs.
 
 A layout has one letter for a and one for b: `n` means that the matrix is row-major as in the formula, `t` that it is
-    stored transposed. So in layout `nt`, b is stored as (n, k), like the weights of a linear layer. c is row-major in
-    every layout. If the batch size is 1, tensors have two axes.
+stored transposed. So in layout `nt`, b is stored as (n, k), like the weights of a linear layer. c is row-major in
+every layout. If the batch size is 1, tensors have two axes.
 
 The epilogue of a linear layer is optional: a bias per column, which all matrices of a batch share, then an activation.
-    As in published figures, FLOPs exclude the epilogue. Tensors of dtype `tf32` are stored as f32. They are multiplied
-    as on tensor cores: a and b are rounded to 10 bits of mantissa, and sums are f32. The reference does not round them.
+As in published figures, FLOPs exclude the epilogue. Tensors of dtype `tf32` are stored as f32. They are multiplied as
+on tensor cores: a and b are rounded to 10 bits of mantissa, and sums are f32. The reference does not round them.
 
 Quantized layers use 8-bit dtypes: a and b are `f8e4m3` or `i8` with f32 scales, either one scale per matrix, or one per
 row of a and one per column of b. Each sum (f32, or an exact 32-bit integer for `i8`) is multiplied by both scales, and
 then the bias (f32) is added. c is bf16, f16 or f32.
 
 Served models use the dtypes of `kernrec.op.dtype.FORMATS`: a contains activations and b weights, each with scales for
-groups of elements along k. `a_scale` has shape (m, groups), and `b_scale` has shape (n, groups) or, for `f8block`, (n /
-128, groups). nvfp4 also has an f32 scale `ab_scale` for the product of both matrices.
+groups of elements along k. `a_scale` has shape (m, groups), and `b_scale` has shape (n, groups), except in `f8block`,
+where it has shape (n / 128, groups). nvfp4 also has an f32 scale `ab_scale` for the product of both matrices.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
-"""Answer the page's requests by path and parameters, over HTTP and in a report.
+"""Answer the page's requests. A request has a path and parameters. The HTTP server and reports use these answers.
 
-Parameters come from a URL and are untrusted. Each is checked against a list of names, so none can name a file.
+Parameters come from a URL, so they are untrusted. Names in them are checked against lists of known names, so that no
+parameter can name a file.
 """
 
 import shlex
@@ -37,11 +38,14 @@ from kernrec.recommender.request import backends_named
 def network_view(
     recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, backends: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the totals of a network at the default power limit, its layers, and its totals over power limits.
+    """Return what the page shows about a network on a GPU.
+
+    The result has the totals and the layers at the default power limit, and the total at each of several power
+    limits.
 
     Raises:
-        UsageError: A name is unknown, or no layer belongs to the op.
-        KernrecError: No layer can be run, or the network does not fit the GPU's memory.
+        UsageError: A name is unknown, or the network has no layer of the requested op.
+        KernrecError: No layer can be run, or the network does not fit in the GPU's memory.
     """
     answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, backends=tuple(backends)))
     sweep = sweep_network(recommender, answer, "power limit")
@@ -83,13 +87,14 @@ _OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
-    """Answers of one recommender. Not thread-safe: serve one request at a time.
+    """Answers to the page's requests, computed by one recommender. Requests are processed one at a time.
 
     Args:
-        workload: The user's network, listed before the shipped networks.
-        most_points: Maximum points of a front.
+        workload: A network of the user, which is listed before the shipped networks.
+        most_points: Maximum number of points in an answer about a front.
         kernel: A kernel to list in addition to those of the user's databases.
-        backend: Backends for the totals of networks, as in `backends_named`; None for the fastest.
+        backend: Backends to consider for the totals of networks, in the form that `backends_named` accepts; None for
+            all.
     """
 
     def __init__(
@@ -110,14 +115,14 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """For each path, (accepted parameters, method)."""
+        """Names of the accepted parameters, and method that answers the request, keyed by path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
-        """Answer a request with plain values.
+        """Return the answer to a request as plain values.
 
         Raises:
             UsageError: A parameter is unknown, or has an impossible value.
-            KernrecError: There is no answer.
+            KernrecError: The request cannot be answered, for example because no kernel runs the problem.
             LookupError: The path is unknown.
         """
         accepted, method = self.paths[path]
@@ -130,7 +135,9 @@ class Answers:
             return method(parameters)
 
     def options(self) -> dict[str, Any]:
-        """Return the names to choose from: operators, their dimensions, layers of a network, GPUs, networks."""
+        """Return the names that the page offers: operators with dimensions and example layers, kernels, GPUs, and
+        networks.
+        """
         ops = []
         for op in all_ops():
             _, layers = layers_of(NetworkRequest(None, op.name))
@@ -212,7 +219,7 @@ _SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "wav
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an explanation that the page shows, with five digits, because a report contains many."""
+    """Return the part of an explanation that the page shows. To keep reports small, numbers have five digits."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
     shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
     return shown
@@ -227,7 +234,7 @@ def _short(value: Any) -> Any:
 
 
 def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
-    """Return commands that show more about a config, keyed by a description of what each does."""
+    """Return shell commands that show more about a config, keyed by subcommand (`recommend` or `explain`)."""
     recommendation = explanation.recommendation
     problem, point = recommendation.problem, recommendation.point
     about = ["--gpu", recommendation.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]

@@ -1,7 +1,8 @@
-"""Build the page's document from our HTML, style and script, and Bokeh's script from the package `bokeh`.
+"""Build the HTML document of the page from kernrec's HTML, style and scripts, and from the scripts of the package
+`bokeh`.
 
-A served page loads style and scripts from its server. A report is one file, which contains them and all answers that
-the reader can select. The content security policy forbids any use of the network.
+A served page loads style and scripts from its server. A report is a single file that contains style, scripts and all
+answers that the reader can select. Its content security policy forbids access to the network.
 """
 
 import importlib.util
@@ -30,7 +31,9 @@ SERVED_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy. Styles need `unsafe-inline` because Bokeh writes style elements."""
+"""Content security policy of a served page. `unsafe-inline` is needed for styles, because Bokeh inserts style
+elements.
+"""
 _REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none';"
     " form-action 'none'"
@@ -39,8 +42,10 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of one of the page's files. Raises `KernrecError`, which names the extra to install, if Bokeh is
-    missing.
+    """Return the text of a style sheet, script or HTML file of the page.
+
+    Raises:
+        KernrecError: The file belongs to Bokeh, which is not installed. The message names the extra to install.
     """
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
@@ -48,7 +53,7 @@ def content(name: str) -> str:
     spec = importlib.util.find_spec("bokeh")
     assert spec is not None
     assert spec.origin is not None
-    # Do not import Bokeh: the page only needs its script.
+    # Do not import Bokeh, because the page needs only its scripts.
     return (Path(spec.origin).parent / "server" / "static" / "js" / name).read_text(encoding="utf-8")
 
 
@@ -56,7 +61,7 @@ def served_document(data: dict[str, Any]) -> str:
     """Return the document that loads style and scripts from its server.
 
     Args:
-        data: Initial data of the script.
+        data: Initial data for the page's script.
     """
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
@@ -64,7 +69,7 @@ def served_document(data: dict[str, Any]) -> str:
 
 
 def offline_document(data: dict[str, Any]) -> str:
-    """Return a self-contained document."""
+    """Return the document of a report, which contains style, scripts and data."""
     head = f'<meta http-equiv="Content-Security-Policy" content="{_REPORT_POLICY}"><style>{content(STYLE)}</style>'
     scripts = "".join(
         f"<script>{content(name).replace('</script', '<' + chr(92) + '/script')}</script>"
@@ -74,7 +79,7 @@ def offline_document(data: dict[str, Any]) -> str:
 
 
 def _document(head: str, data: dict[str, Any], scripts: str) -> str:
-    # Only `<` can start the end tag of a script element, so escape it in JSON.
+    # Escape `<` in JSON, because it could start the end tag of the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = content("page.html")
     parts = {
@@ -89,33 +94,35 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
 
 
 MOST_BYTES = 6_000_000
-"""Maximum bytes of a report, which tickets and mails usually accept."""
+"""Maximum size of a report in bytes. Attachments of this size are usually accepted in emails and tickets."""
 _EXPLAINED = 40
-"""Maximum number of explained points of a front; enough for a usual front."""
+"""Maximum number of points of each front for which a report contains explanations. Most fronts have fewer points."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum points of all fronts together, and minimum points of one front. A point takes 110 bytes."""
+"""Maximum number of points in all fronts of a report together, and number of points that each front may have in any
+case. A point takes 110 bytes.
+"""
 
 
 def points_of_each(fronts: int) -> int:
-    """Return the maximum number of points per front in a report with `fronts` fronts."""
+    """Return the maximum number of points per front in a report with this number of fronts."""
     return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
 
 
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return (report as HTML, one line for each missing part).
+    """Return a report as HTML, and one line for each part that is missing from it.
 
     Args:
         answers: Answers of the page.
         gpus: GPUs to compare, at least one.
         subjects: Subjects of the fronts.
-        workload: A network to show; None for none.
-        inputs: Values that kernels compute on, as in the subjects.
+        workload: Name of a network to show; None to show no network.
+        inputs: Data that the kernels of the network compute on, as in `Query.inputs`.
 
     Raises:
         UsageError: The report would be too large.
-        KernrecError: No front can be computed; the message is the first reason.
+        KernrecError: No front and no network can be shown. The message gives the first reason.
     """
     recorded: dict[str, Any] = {}
     missing: list[str] = []
@@ -178,19 +185,20 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key under which an answer is stored; the page's script builds the same text."""
+    """Return the key under which a report stores an answer. The page's script constructs the same key."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 
 def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
-    """Return the indices of points that a report explains: the front, evenly sampled if it is long."""
     numbers: list[int] = front["front"]
     step = max(1, -(-len(numbers) // _EXPLAINED))
     return numbers[::step]
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the parameters that identify a point of a front."""
+    """Return the request parameters that identify a point in the answer of path `front`: kernel, config, power limit
+    and clock.
+    """
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]
@@ -204,5 +212,5 @@ def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
 
 
 def plain(value: float) -> str:
-    """Format a number as the page's script does: 300.0 as 300."""
+    """Return the text of a number as the page's script formats it, such as 300 for 300.0."""
     return repr(value).removesuffix(".0")

@@ -1,6 +1,7 @@
-"""Return the configs of a problem on a GPU as (latency, energy) points, in the columns that the page's script reads.
+"""Return the configs of a problem on a GPU as points (latency, energy), as columns in the form that the page's script
+reads.
 
-The subject of a front is a problem with all kernels of its op, or with a single kernel.
+The subject of a front is a problem together with all kernels of its op, or with a single kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +31,25 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Subject:
-    """Problem, and the kernels, clocks and inputs that its front covers."""
+    """Subject of a front: a problem, and which kernels, clocks and inputs to consider."""
 
     problem: Problem
     kernel: Kernel | None = None
-    """Only kernel to consider; None for all kernels of the op."""
+    """The only kernel to consider; None for all kernels of the op."""
     clocks: bool = False
     """Whether to also consider locked core clocks."""
     inputs: str = RANDOM
-    """Values that kernels compute on (`Query.inputs`)."""
+    """Data that kernels compute on, as in `Query.inputs`."""
     layout_free: bool = False
-    """Whether the layout is free, so that each GPU gets its best layout."""
+    """Whether any layout is acceptable. Then the best layout is used on each GPU."""
 
     @property
     def query(self) -> Query:
-        """Return the query for the front over power limits."""
+        """Return the query for a Pareto front over configs and power limits."""
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the configs at all operating points. Raises `KernrecError` if nothing runs the problem."""
+        """Return the candidate configs at all operating points. Raises `KernrecError` if no kernel runs the problem."""
         recommender = recommender.for_inputs(self.query.inputs)
         if self.kernel is None:
             problem, points = self.problem, op_points(gpu, self.query)
@@ -67,20 +68,26 @@ class Subject:
         return candidates
 
     def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Answer:
-        """Return the recommendations among `candidates`; if that is None, only the baselines."""
+        """Return the answer for the subject, whose notes and baselines the page shows.
+
+        Args:
+            recommender: the recommender.
+            gpu: the GPU.
+            candidates: result of `candidates`; None if no kernel runs the problem in its data type.
+        """
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return answer(candidates, self.query, recommender.context, of_one_kernel=True)
 
     @property
     def name(self) -> str:
-        """Return a readable name of the problem."""
+        """Return a name of the problem for readers: its key, with `best` for a free layout."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the request parameters that `subject_of` converts back to this subject."""
+        """Return request parameters that name the subject. `subject_of` converts them back."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -89,13 +96,13 @@ class Subject:
 
 
 BEST = "best"
-"""Value of the layout parameter for a free layout."""
+"""Value of the parameter `layout` if any layout is acceptable."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Parameters that name a subject, with either `op` or `kernel`."""
+"""Names of the request parameters that describe a subject. Only one of `op` and `kernel` may be given."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """Return the subject that parameters name. Raises `UsageError` for unknown names."""
+    """Return the subject that request parameters describe. Raises `UsageError` if a name is unknown."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -111,16 +118,20 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the initial dimensions of a kernel: its spec's, or the first layer of its op's workload."""
+    """Return the dimensions that the page initially shows for a kernel.
+
+    They are the default values in the kernel's spec, or the dimensions of the first layer in the default workload of
+    its op.
+    """
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels to choose from: `shown` first, then the user's.
+    """Return the kernels that the page offers: `shown` first, then the user's own kernels.
 
-    Unreadable kernels are skipped, because no command can use them.
+    Kernels that cannot be read are skipped.
     """
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
@@ -148,7 +159,7 @@ def _option(name: str, kernel: Kernel) -> dict[str, Any]:
 
 
 MOST_POINTS = 10_000
-"""Maximum points of an answer; points far from the front are dropped."""
+"""Maximum number of points in an answer. If there are more, the points farthest from the front are dropped."""
 _WHOLE_FRONT = 2**31
 _INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
 _QUANTITIES = (
@@ -157,18 +168,21 @@ _QUANTITIES = (
 
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
-    """Return the candidates of a problem at every power limit (and clock), the Pareto front, and the measurements.
+    """Return the configs of a problem at every power limit (and clock) as points, with the Pareto front and
+    measurements.
 
     Args:
-        subject: The problem, of all kernels or one.
+        recommender: The recommender.
+        subject: The problem, with all kernels of its op or one kernel.
+        gpu: The GPU.
         most: Maximum number of points.
 
     Returns:
-        Plain values. `points` has one list per column. `kernel`, `config`, `point`, `source` and `bottleneck` are
-            indices into the lists of these names; `config` has one list per kernel. `front` has indices of points,
-            fastest first. `measured` has the provenance of each measured point, by index.
-
-    Without kernels there are no points: `no_kernel` has the reason, and `baselines` the baselines.
+        Plain values. `points` has one list per column. The columns `kernel`, `config`, `point`, `source` and
+            `bottleneck` contain indices into the lists of these names; `configs` has a separate list for each kernel.
+            `front` contains the indices of the points on the front, fastest first. `measured` has the provenance of
+            each measured point, keyed by the point's index. If no kernel runs the problem, there are no points. Then
+            `no_kernel` gives the reason, and `baselines` has the costs of backends.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
@@ -179,7 +193,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         answer = subject.answer(recommender, gpu, None)
         if not answer.recommendations:
             return _by_baselines(answer)
-        # The GPU has no arithmetic in this data type, so kernels run the problem in another type.
+        # The GPU has no arithmetic for this data type, so the answer is for another data type.
         candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
     else:
         answer = subject.answer(recommender, gpu, candidates)
@@ -204,7 +218,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
 
 
 def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the part of an answer that does not depend on points."""
+    """Return the part of the page's answer that does not depend on points."""
     problem = answer.problem
     return {
         "gpu": answer.gpu.name,
@@ -220,7 +234,6 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_baselines(answer: Answer) -> dict[str, Any]:
-    """Return the answer without points if no kernel runs the problem."""
     empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
     return _described(answer, answer.notes) | {
         **empty,
@@ -232,17 +245,21 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Select points of the flattened table.
+    """Select the points to show: the front, measured points, and the points nearest to the front.
+
+    Args:
+        candidates: candidates at all operating points.
+        front: indices of the front's points in the flattened table (operating points, candidates).
+        most: maximum number of points.
 
     Returns:
-        (ascending indices of the front, the measured points and the points nearest to the front; number of dropped
-            points).
+        The selected indices in the flattened table, ascending, and the number of points that were dropped.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
         return places, 0
-    # Smallest distance to the front in log latency and log energy; 0 on the front.
+    # Smallest distance from each point to a point of the front, in terms of log latency and log energy.
     x, y = np.log(latency[places]), np.log(energy[places])
     behind = np.full(len(places), np.inf)
     for place in front:
@@ -253,7 +270,7 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """Return the columns of points, and the lists that some columns index."""
+    """Return the columns of the points, and the lists into which some of these columns contain indices."""
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
@@ -296,7 +313,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return when and where each measured point was measured, by index of the point."""
+    """Return when, where and by whom each measured point was measured, keyed by the index of the point."""
     provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
         return provenance
@@ -323,12 +340,20 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five digits, more than their accuracy, to halve the text."""
+    """Round values to five significant digits. This is more than their accuracy, and halves the size of the
+    JSON text.
+    """
     return [float(f"{value:.5g}") for value in values]
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of the operating point with this power limit (None: default) and clock; -1 if none."""
+    """Return the index of an operating point, or -1 if no operating point has this power limit and clock.
+
+    Args:
+        candidates: candidates at several operating points.
+        power_limit_w: power limit in watts; None for the default limit.
+        clock_hz: locked clock in hertz; None if the clock is not locked.
+    """
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number
@@ -336,5 +361,5 @@ def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: fl
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """Format a config for `--config`."""
+    """Return the text of a config in the form of the option `--config`."""
     return ",".join(f"{name}={value}" for name, value in config.items())

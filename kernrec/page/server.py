@@ -1,7 +1,8 @@
-"""Serve the page over HTTP, only on loopback, to this machine's browser.
+"""Serve the page over HTTP on the loopback interface, for a browser on this machine.
 
-A page of another site can send requests to loopback, even under its own name, by resolving it to 127.0.0.1 (DNS
-rebinding). So the Host header must name loopback, the server answers only GET, and other sites cannot read answers.
+A website in the user's browser can also send requests to the loopback interface. It can even do so under its own host
+name, if its DNS server resolves this name to 127.0.0.1 (DNS rebinding). So the server requires a Host header that names
+the loopback interface, answers only GET requests, and forbids other sites to read its answers.
 """
 
 import errno
@@ -25,21 +26,22 @@ _FILES = (STYLE, *OWN_SCRIPTS, *BOKEH_SCRIPTS)
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the page until `shutdown`.
+    """HTTP server for the page. It runs until `shutdown` is called.
 
     Args:
-        answers: Answers to serve.
+        answers: Answers to the page's requests.
         port: Port; 0 for any free port.
-        chosen: Initial selection: `gpus`, and the problem's parameters or a `workload`.
+        chosen: Initial selection on the page: `gpus`, and either the parameters of a problem or a `workload`.
 
     Raises:
-        UsageError: The port is in use, or not permitted.
+        UsageError: The port is in use, out of range or not permitted.
         KernrecError: Bokeh is not installed.
     """
 
     daemon_threads = True
-    request_queue_size = 512  # Maximum waiting connections; the default of 5 would reset further connections.
-    # A second server on the same port would get requests meant for the first.
+    # Maximum number of waiting connections. With the default of 5, further connections would be reset.
+    request_queue_size = 512
+    # If a second server used the same port, it would get requests that are meant for the first.
     allow_reuse_address = False
 
     def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:
@@ -61,12 +63,14 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore a browser that closed the page during an answer; print a traceback for our own errors."""
+        """Ignore errors of connections that the browser closed during an answer. Print a traceback for all other
+        errors.
+        """
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """Bind the port. Reuse it after a closed connection, but not if another server holds it."""
+        """Bind the port. A port with only closed connections is reused, but not a port that another server uses."""
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         super().server_bind()
@@ -79,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """Answer with the document, one of its files, or JSON."""
+        """Send the document, one of its files, or an answer as JSON."""
         if not self._from_loopback():
             self._send(HTTPStatus.FORBIDDEN, "html", "this page is only for the browser of this machine")
             return
@@ -95,7 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 
     def _from_loopback(self) -> bool:
-        """Return whether the request's headers show that it comes from a page of this server."""
         port = self.server.server_address[1]
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
@@ -121,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing: standard error is for messages to the user."""
+        """Do nothing, so that requests are not logged. Standard error is for messages to the user."""
 
 
 def _parameters(query: str) -> dict[str, str]:
@@ -138,5 +141,5 @@ def _answered(answer: Callable[[], Any]) -> tuple[HTTPStatus, Any]:
     except KernrecError as error:
         return HTTPStatus.BAD_REQUEST, {"error": str(error)}
     except Exception as error:
-        # An error in one answer must not stop the page: show it to the reader.
+        # Show an unexpected error to the reader, so that it does not stop the page.
         return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}

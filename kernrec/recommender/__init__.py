@@ -1,14 +1,14 @@
-"""Recommend the configs worth running for a request, and explain why.
+"""Recommend the configs worth running for a problem on a GPU, and explain each recommendation.
 
-request.py      the question: op or kernel, problem, GPU, objective, bounds
-context.py      databases, models, calibrations and static tables, opened once
-candidates.py   the configs of all kernels at each operating point, with their costs
-rank.py         the engine's ranking: costs corrected by models, replaced by measurements, beside recorded times
-select.py, notes.py, answer.py   select configs and build the answer (`result.py`)
-infeasible.py   explain why nothing can run a problem
+request.py      the user's request: op or kernel, problem, GPU, objective and bounds
+context.py      databases, trained models, calibrations and static tables, each opened once
+candidates.py   runnable configs of all kernels that implement a problem, with their costs at each operating point
+rank.py         corrections of predicted costs by trained models, measurements and recorded times of libraries
+select.py, notes.py, answer.py   select configs, and build the `Answer` that `result.py` defines
+infeasible.py   reasons why no config can run a problem
 recommender.py  the class that combines these modules; `analyze/` and `explain/` use it too
-networks/       totals of a network's layers: time, energy, power limits, clocks, yearly bill
-many.py         one recommendation for each of many shapes, estimated side by side
+networks/       totals over the layers of a network: time, energy, power limits, clocks and yearly bill
+many.py         one recommendation for each of many shapes, which are estimated in batches
 """
 
 from kernrec.recommender.recommender import Recommender

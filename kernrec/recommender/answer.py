@@ -1,9 +1,11 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
 Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
-best of them. Predictions never share a rank. Their rank follows from the expected cost and is marked approximate.
-A rank is ambiguous if a neighbor could hold it. Between configs of a kernel, only their own errors decide, because the
-shared error cancels. Between kernels, half of the shared variance counts too.
+best of them. Predicted recommendations never share a rank. They are ordered by expected cost, and their ranks are
+marked as approximate. The rank of a prediction is ambiguous if its interval overlaps that of the recommendation before
+or after it. If all recommendations are configs of one kernel, these intervals cover only the individual error of each
+config, because the error that all configs of a kernel share cancels out. If the recommendations are of several kernels,
+the intervals also include half of the variance of the shared errors.
 """
 
 from collections.abc import Sequence
@@ -34,11 +36,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 LIMIT_STEP_W = 10.0
-"""Step in watts between the power limits tried for a config that was estimated at the default limit only."""
+"""Step in watts between the power limits that `saving_of` tries for a config estimated only at the default limit."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Largest slowdown that counts as no slowdown: the accepted drift of a GPU, in both directions."""
+"""Maximum slowdown, as a fraction, that counts as none. Two measurements may drift apart by this much."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Minimum energy saving, as a fraction, that deserves a note: the accepted drift of a GPU, in both directions."""
+"""Minimum energy saving, as a fraction, that deserves a note. Two measurements may drift apart by this much."""
 
 
 def build_recommendations(
@@ -48,14 +50,14 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return the picked candidates in order, each with its rank, then the candidates `beside` without ranks.
+    """Return a recommendation for each candidate in `picked`, with its rank, then for each in `beside`, without ranks.
 
     Args:
-        candidates: the set that was picked from.
-        picked: operating point and position of each pick, best first.
-        objective: criterion whose costs decide the ranks.
-        alike: number of similar configs that each pick represents.
-        beside: additional picks.
+        candidates: the set that contains the picked candidates.
+        picked: operating point and position of each candidate, best first.
+        objective: objective whose costs determine the ranks.
+        alike: number of similar configs that each candidate in `picked` represents; 0 for each by default.
+        beside: operating point and position of additional candidates.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
     estimates = [
@@ -84,7 +86,7 @@ def build_recommendations(
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
                 occupancy=occupancy,
-                # Reference configs are compared at the first operating point.
+                # The costs of these two reference configs are valid at the first operating point.
                 fastest=fastest,
                 heuristic=heuristic,
                 measurement=None if measured is None else _measured_on(measured),
@@ -103,7 +105,10 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the engine's figures of each pick, then of the fastest candidate; see `build_recommendations`."""
+    """Return the values that the engine computes for each candidate in `picked` and then in `beside`.
+
+    The last item is the latency and energy of the fastest candidate. See `build_recommendations` for the arguments.
+    """
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -113,9 +118,19 @@ def described(
 def best_of_other_kinds(
     candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
 ) -> Sequence[Picked]:
-    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+    """Pick the best config of a CUDA kernel or of a Triton kernel, if `picked` contains no kernel of this kind.
 
-    The objective decides; latency decides for a Pareto front. The query's bounds apply.
+    The best config has the lowest value of the objective, or the lowest latency for a Pareto front. Configs above the
+    query's maximum power are skipped.
+
+    Args:
+        candidates: the set that contains the picked candidates.
+        picked: operating point and position of each candidate that was already picked.
+        query: objective and bounds.
+        first: index of the first operating point to pick from.
+
+    Returns:
+        Operating point and position of one candidate, or an empty sequence if there is none.
     """
     best: Sequence[Picked] = candidates.ranked.ranking.best_of_other_kind(
         candidates.part, picked, bounds_of(query), first
@@ -124,7 +139,7 @@ def best_of_other_kinds(
 
 
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
-    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
+    """Return a recommendation, without a rank, for one candidate at one operating point."""
     return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
 
 
@@ -151,13 +166,13 @@ def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a pick at another operating point that costs no time.
+    """Return the largest energy saving of a picked candidate at another operating point where it is not slower.
 
-    A candidate set for latency has only one operating point. In that case the analytical model predicts the change of
-    time and energy at lower power limits.
+    If the candidates were estimated at only one operating point, as for the objective `latency`, the analytical model
+    predicts how time and energy change at lower power limits.
 
     Returns:
-        The saving; None if it is too small, or if the query sets a power limit or clock.
+        The saving, or None if it is too small to mention, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
@@ -185,9 +200,10 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
-    """Return at most `query.top` measurements of kernels outside the library, best first.
+    """Return at most `query.top` measurements of kernels that are not in kernrec's library, best first.
 
-    Latency decides for a Pareto front. Rows without energy are skipped if the objective counts energy.
+    They are ordered by the objective, or by latency for a Pareto front. If the order depends on energy, measurements
+    without energy are skipped.
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
@@ -218,14 +234,15 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
 def answer(
     candidates: CandidateSet, query: Query, context: "Context | None" = None, of_one_kernel: bool = False
 ) -> Answer:
-    """Return the answer about an op, or about one kernel.
+    """Return the answer to a request about an op or about one kernel.
 
     Args:
-        candidates: candidates at the operating points of the query, or of `kernel_points` for one kernel. Must not be
-            empty for an op.
-        query: objective, bounds and the power limit of the recommendations.
-        context: source of model warnings and baselines; None for neither.
-        of_one_kernel: whether to add notes on profiles and the pick of the occupancy heuristic.
+        candidates: candidates at the operating points from `op_points`, or from `kernel_points` for one kernel. For an
+            op, the set must not be empty.
+        query: objective, bounds and operating point of the request.
+        context: context that provides warnings about trained models, and baselines; None to omit both.
+        of_one_kernel: whether the request is about one kernel. The answer then includes notes on the kernel's profiles
+            and the config that the occupancy heuristic picks.
 
     Raises:
         KernrecError: no config of the kernel can run the problem.
@@ -234,7 +251,7 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The default limit comes first, as the reference for one kernel. The requested limit is another point.
+        # For one kernel, the default limit comes first, as the reference. Select at the requested limit instead.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = (
@@ -283,17 +300,24 @@ def answer(
 def _of_context(
     remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
 ) -> list[Remark]:
-    """Return the models' warnings, the remarks and the notes on baselines, in this order."""
+    """Return the warnings about trained models, then `remarks`, then the notes on baselines."""
     warnings = tuple(context.models.warnings())
     return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.backends)]
 
 
 def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError) -> Answer:
-    """Return the baselines as the answer for a problem that no kernel runs.
+    """Return an answer that contains only baselines, for a problem that no kernel runs.
+
+    Args:
+        context: context that provides the baselines.
+        problem: problem of an op.
+        gpu: the GPU.
+        query: objective, operating point and backends.
+        reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline either. Predicted baselines of a quantized type do not count, because
-            backends run these types only in some shapes and layouts.
+        KernrecError: there is no baseline either. For a quantized data type, a predicted baseline does not count,
+            because backends run these data types only in some shapes and layouts.
     """
     answer = Answer(
         problem=problem,

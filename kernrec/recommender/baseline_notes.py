@@ -1,4 +1,4 @@
-"""Notes and errors about baselines: backends that cannot run a problem or have no data, and padded sizes."""
+"""Write notes and errors about baselines: backends that cannot run a problem or lack data, and sizes worth padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 WORTH_PADDING = 0.10
-"""Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
+"""Minimum saving of time, as a fraction, from which a note recommends padding. Smaller savings are not worth it,
+because the padding must be stored and zeroed."""
 
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
-    """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
+    """Yield notes on backends that cannot run a problem, backends without data, and sizes that are worth padding.
+
+    Args:
+        context: context that provides the models of backends.
+        problem: problem of an op.
+        gpu: the GPU.
+        backends: backends that the user requested; empty for all.
+    """
     from kernrec.model.baselines.physics import derived
 
     by_physics = derived(problem, gpu) if len(backends) == 1 and context.inputs == RANDOM else None
@@ -61,7 +69,12 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Seq
 
 
 def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
-    """Yield a text for each reason, with the backends that it applies to but without their versions and variants."""
+    """Yield a text for each reason why backends cannot run a problem. The text lists these backends.
+
+    Args:
+        refusals: reasons, keyed by the name of the backend.
+        backends: backends to include; empty for all.
+    """
     by_reason: dict[str, list[str]] = {}
     for backend, reason in refusals.items():
         if is_wanted(backend, backends):
@@ -78,7 +91,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text, for a problem without baselines, that lists which problems have baselines."""
+    """Return a text that says which problems of the op have baselines, for a problem that has none."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
@@ -92,7 +105,10 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op that were recorded, or that run about as fast as a recorded type."""
+    """Return the data types of an op for which backends were recorded.
+
+    Data types that run about as fast as a recorded data type are included.
+    """
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -102,7 +118,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
-    """Return an error of the type of `reason` for a problem without kernels and baselines."""
+    """Return an error for a problem that has neither a kernel nor a baseline, with the text and type of `reason`."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     there = "; ".join(_refusal_texts(refused, backends))
@@ -114,7 +130,7 @@ def without_baseline(
 
 
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
-    """Yield a note if padding unaligned matmul rows makes the fastest backend clearly faster."""
+    """Yield a note if the fastest backend would be clearly faster with matmul rows padded to an alignment."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

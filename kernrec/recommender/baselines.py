@@ -1,8 +1,13 @@
-"""Baselines: expected time and energy of today's libraries for a problem, for comparison.
+"""Baselines: expected time and energy of today's libraries for a problem, to compare with kernrec's kernels.
 
-A baseline is published (somebody measured this problem), learned (from recordings of this GPU) or transferred (from
-recordings of other GPUs). Without recordings of similar problems, it is predicted by a physical model. Like a
-recommendation, it holds at one operating point.
+The `source` of a baseline says where its costs come from:
+
+    published     somebody measured the library on this problem and GPU
+    learned       a model learned the costs from recordings of other problems on this GPU
+    transferred   a model learned the costs from recordings of other GPUs
+    predicted     a physical model predicts the costs, because there are no recordings of similar problems
+
+Like a recommendation, a baseline is valid at one operating point.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,10 +34,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 NEARLY = 0.02
-"""Relative latency difference that counts as no difference."""
+"""Maximum relative difference between two latencies that count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
-"""Sources of a baseline: without recordings of similar problems, and from a recording of the problem."""
+"""Two of the sources of a baseline, which the module's docstring describes."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -45,52 +50,58 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Recorded version of the backend, or the range of recorded versions if transferred; None if not stated."""
+    """Version of the backend that was recorded, or the range of versions if recordings of several GPUs were used. None
+    if the recordings state no version."""
     source: str
-    """`published`, `learned` (on this GPU), `transferred` (from other GPUs) or `predicted` (by physics)."""
+    """Source of the latency: `published`, `learned`, `transferred` or `predicted`."""
     latency_s: Estimate
     power_w: float | None
-    """Mean power in watts; estimated by the power model if `power_predicted`."""
+    """Mean power in watts while the problem runs; None if it is not known."""
     power_interval_w: Interval | None
     energy_j: Estimate | None
-    """Energy in joules; None if power is not known."""
+    """Energy in joules; None if the power is not known."""
     power_limit_w: float
-    """Power limit in watts for which the costs are valid; the GPU's default if no limit was set."""
+    """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
     locked_clock_hz: float | None
     """Locked core clock in Hz; None if it is not locked."""
     learned_on: tuple[str, ...]
-    """Catalog names of the GPUs whose latency was recorded."""
+    """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Recorded data type and layout if they differ from the problem's; the interval is wider then."""
+    """Data type and layout of the recordings if they differ from those of the problem, otherwise None. The interval is
+    wider if they differ."""
     power_transferred: bool
-    """Whether power was recorded only on other GPUs."""
+    """Whether the power was not recorded on this GPU, but derived from recordings of other GPUs or predicted."""
     power_predicted: bool = False
-    """Whether power was not recorded and comes from the GPU's power model."""
+    """Whether the power was not recorded at all and comes from the GPU's power model."""
     warm: str = ""
-    """Name of the data, such as `weights`, that must have been in L2 in the benchmark, because the time is shorter than
-    DRAM allows. Empty if DRAM can deliver the data in time."""
+    """Data, such as `weights`, that must have been in L2 when the backend was benchmarked, because the latency is too
+    short to read the data from DRAM. Empty if the latency is long enough."""
     provenance: Mapping[str, str] | None = None
-    """Origin of a published baseline: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else
-    None."""
+    """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel` (the
+    kernel that the library ran). None for other baselines."""
     released: str | None = None
-    """Release date of the version, such as `2026-06-30`, or a range of dates; None if it is not known."""
+    """Release date of `version`, such as `2026-06-30`, or a range of dates; None if the date is not known."""
     slowdown: float | None = None
-    """Latency over the top recommendation's latency, minus 1; None without a recommendation."""
+    """Additional latency compared with the top recommendation, as a fraction of the top recommendation's latency;
+    negative if the baseline is faster. None if there is no recommendation."""
     energy_saved: float | None = None
-    """Fraction of the top recommendation's energy that the baseline saves; None if either energy is not known."""
+    """Energy that the baseline saves, as a fraction of the top recommendation's energy. None if there is no
+    recommendation or the energy of the baseline is not known."""
     beaten: bool | None = None
-    """Whether the top recommendation (None without one) is faster even at the unfavorable ends of both intervals."""
+    """Whether the top recommendation is faster even if both latencies are at the unfavorable end of their intervals.
+    None if there is no recommendation."""
     less_sure: bool | None = None
-    """Whether the baseline is less certain: its interval is wider than the top recommendation's."""
+    """Whether the latency interval of the baseline is wider than that of the top recommendation. None if there is no
+    recommendation."""
 
     @property
     def latency_interval_s(self) -> Interval:
-        """Ends of the 90 % interval of latency in seconds."""
+        """Lower and upper end of the 90 % interval of the latency in seconds."""
         return self.latency_s.low, self.latency_s.high
 
     @property
     def energy_interval_j(self) -> Interval | None:
-        """Ends of the 90 % interval of energy in joules; None if energy is not known."""
+        """Lower and upper end of the 90 % interval of the energy in joules; None if the energy is not known."""
         return None if self.energy_j is None else (self.energy_j.low, self.energy_j.high)
 
     @property
@@ -102,18 +113,21 @@ class Baseline(JsonForm):
 
     @property
     def dated_name(self) -> str:
-        """Name and version of the backend with the month of the release, if it is known."""
+        """Name and version of the backend for display, with the month of the release if the month is known."""
         months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
         return f"{self.name} ({months})" if months else self.name
 
     @property
     def faster(self) -> bool:
-        """Whether the backend is expected to be faster than the top recommendation."""
+        """Whether the baseline is expected to be faster than the top recommendation by more than `NEARLY`."""
         return self.slowdown is not None and self.slowdown < -NEARLY
 
     @property
     def advised(self) -> bool:
-        """Whether the upper end of the baseline's interval is below the top recommendation's expected latency."""
+        """Whether the baseline is faster even if its latency is at the upper end of the interval.
+
+        The expected latency of the top recommendation is the reference.
+        """
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
@@ -132,17 +146,21 @@ class Baseline(JsonForm):
         return f"transferred from {', '.join(gpus[:_NAMED])}{more}{as_}"
 
     def scaled(self, share: float) -> "Baseline":
-        """Return the baseline with its latency and energy multiplied by `share`."""
+        """Return a copy of the baseline with latency and energy multiplied by `share`."""
         energy = None if self.energy_j is None else self.energy_j.scaled(share)
         return replace(self, latency_s=self.latency_s.scaled(share), energy_j=energy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, under the names of the attributes."""
+        """Return the attributes as plain values for JSON."""
         return super().as_dict() | {"faster": self.faster, "advised": self.advised}
 
 
 def short_title(name: str) -> str:
-    """Return a short GPU name, such as `A100`: the first word of the title for a data-center GPU."""
+    """Return a short title of a GPU, such as `A100` for a data-center GPU. Other titles only lose the word `NVIDIA`.
+
+    Args:
+        name: catalog name of the GPU.
+    """
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -153,11 +171,12 @@ def baselines_of(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    Without recordings of similar problems, return a baseline predicted by physics. Return nothing if the GPU lacks the
-    arithmetic, if the requested backends have no model, or if the inputs are not random.
+    If there are no recordings of similar problems, the result is one baseline that a physical model predicts. The
+    result is empty if the GPU cannot compute in the data type of the problem, if no model covers the requested
+    backends, or if the inputs of the context are not random.
 
     Args:
-        context: context with the models of backends.
+        context: context that provides the models of backends.
         problem: problem of an op.
         gpu: the GPU.
         point: power limit and clock.
@@ -178,7 +197,7 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(published_predictions(recordings, predictions, backends))
-    # A recorded variant, such as static scales, differs from the backend's configuration in the model.
+    # A recorded variant, such as static scales, replaces only the model's prediction for this variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -196,7 +215,8 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # All backends contribute to the energy estimate, so a baseline does not depend on the requested backends.
+        # Include all backends in this estimate, because they share information about energy. Otherwise a baseline would
+        # depend on the backends that were requested.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
@@ -212,9 +232,11 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return a baseline predicted by physics, no slower than the learned baseline for the smallest recorded m.
+    """Limit the latency of a physical prediction for a matmul with few rows.
 
-    A smaller problem can be padded to this m."""
+    The matmul can be padded to `FEW_ROWS` rows, the smallest number with recordings. So it takes at most as long as the
+    learned baseline of the padded matmul.
+    """
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -230,7 +252,10 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return superseded backend versions, as `backend@version`; only an explicit request includes them."""
+    """Return the superseded versions of backends, in the form `backend@version`.
+
+    An answer includes the baseline of such a version only if the user requests the version.
+    """
     model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -238,7 +263,18 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions and recordings of superseded versions, except for baselines in `others`."""
+    """Return the baselines of some superseded versions of backends.
+
+    Args:
+        context: context that provides the models of backends.
+        problem: problem of an op.
+        gpu: the GPU.
+        versions: requested versions, in the form `backend@version`.
+        others: superseded versions that were not requested, in the same form.
+
+    Returns:
+        Predictions for versions without a recording of the problem, and recordings of the other versions.
+    """
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -251,16 +287,19 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network's layer, fastest first. See `baselines_of` for arguments and errors."""
+    """Return the baselines of a problem that is a layer of a network, fastest first.
+
+    No layer's weights are in L2 when the layer starts (`read_cold`). See `baselines_of` for the arguments and errors.
+    """
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a baseline with its costs in a network, where no layer's weights are in L2.
+    """Return a copy of a baseline with the costs that it has in a network, where no layer's weights are in L2.
 
-    The time is at least the compulsory bytes divided by the achievable DRAM bandwidth. Power stays constant, so energy
-    grows with time.
+    The latency is raised at least to the compulsory bytes divided by the achievable DRAM bandwidth. The power does not
+    change, so energy grows in proportion to the latency.
 
     Args:
         baseline: baseline of the problem, possibly benchmarked with weights in L2.
@@ -274,7 +313,10 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return a network layer's costs with weights outside L2: raise the latency to `cold_seconds` at constant power."""
+    """Return latency and energy of a network layer whose weights are not in L2.
+
+    The latency is raised at least to `cold_seconds`, at constant power.
+    """
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -286,13 +328,13 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
-    """Return the baselines compared with the top recommendation.
+    """Return copies of baselines that include a comparison with the top recommendation.
 
     Args:
         baselines: baselines of the recommendation's problem.
-        latency_s: latency of the recommendation.
-        energy_j: energy of the recommendation.
-        interval_s: 90 % interval of the latency; None for an interval without width.
+        latency_s: latency of the recommendation in seconds.
+        energy_j: energy of the recommendation in joules.
+        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

@@ -1,6 +1,6 @@
 """Candidates of a problem: every runnable config of all kernels, with its costs at each operating point.
 
-The costs are in the engine's `Ranking`. Objects of this module are views of it, made when they are first needed.
+The engine's `Ranking` holds the costs. Objects of this module are views of its arrays and are created on first use.
 """
 
 from bisect import bisect_right
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
-"""Bottleneck of a config if the power limit lowers the core clock."""
+"""Name of the bottleneck of a config if the power limit lowers the core clock."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
-"""Bottlenecks by the engine's numbers."""
+"""Names of bottlenecks. The engine refers to a bottleneck by its index in this tuple."""
 OBJECTIVES = tuple(Objective)
-"""Objectives by the engine's numbers."""
+"""Objectives. The engine refers to an objective by its index in this tuple."""
 
 Picked = tuple[int, int]
-"""Index of the operating point, and position of the candidate."""
+"""Candidate at an operating point: the index of the operating point, and the position of the candidate in its set."""
 
 
 class KernelCandidates:
     """Candidates of one kernel in a candidate set."""
 
     def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
-        """View a kernel's part of a candidate set.
+        """Create a view of the candidates of one kernel.
 
         Args:
-            candidates: the set.
-            number: number of the kernel among all kernels of the problem.
-            part: slice of the set that belongs to the kernel.
+            candidates: the candidate set.
+            number: index of the kernel among all kernels of the problem.
+            part: slice of the candidates in the set that belong to the kernel.
         """
         self._set, self.number, self.part = candidates, number, part
         kernel = candidates.ranked.kernels[number]
@@ -58,12 +58,11 @@ class KernelCandidates:
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
-        """Position of the candidate that the occupancy heuristic picks. `ran`: whether the kernel was measured on this
-        GPU, or learned from recordings of this GPU."""
+        """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
-        """Measurements of the candidates; None if none was measured."""
+        """Measurements of the candidates; None if no candidate was measured."""
         if (every := self._set.ranked.measurements.get(self.number)) is None or self._set.every_point:
             return every
         points = self._set.point_range
@@ -71,12 +70,12 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Shrinkage of the kernel's lead over recorded times."""
+        """Predicted lead of the kernel over the problem's reference time, and the fraction of it that is kept."""
         return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes on costs that violated a law of physics."""
+        """Notes on predicted costs that violated a law of physics and were corrected or replaced."""
         ranking, number = self._set.ranked.ranking, self._set.number
         if not ranking.violated:
             return ()
@@ -85,25 +84,32 @@ class KernelCandidates:
 
     @property
     def costs(self) -> Costs:
-        """Costs of the candidates, (points, C)."""
+        """Costs of the kernel's C candidates, (points, C)."""
         return self._set.costs.part(self.part)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """The analytical model's costs of the candidates, (points, C)."""
+        """Costs of the kernel's C candidates according to the analytical model, (points, C)."""
         first, costs = self.prediction.column, self._set.ranked.costed.limited.at(self._set.point_range)
         return costs.part(slice(first, first + len(self.rows)))
 
     @cached_property
     def risk(self) -> Array:
-        """Risk factor of each config's costs when it is compared with a config that was run, (C,)."""
+        """Factor on the costs of each candidate, (C,), in comparisons with configs that were run.
+
+        It accounts for the error of the candidate's costs. See `CandidateSet.risk`.
+        """
         first = self.prediction.column
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
         """Return the expected core clock in Hz and the bottleneck of a candidate at an operating point.
 
-        The bottleneck is the slowest part: a resource of the longest launch, or `POWER_LIMIT`.
+        The bottleneck is the resource that takes longest in the longest launch, or `POWER_LIMIT`.
+
+        Args:
+            point: index of the operating point.
+            position: position of the candidate among the candidates of the kernel.
         """
         first = self._set.point_range.start
         clock_hz, number = self._set.ranked.ranking.running(
@@ -112,27 +118,28 @@ class KernelCandidates:
         return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """Return the measurements at an operating point, by position of the candidate."""
+        """Return the measurements at the operating point with index `point`, keyed by the position of the candidate."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
-        """Return the config of the candidate at `position`."""
+        """Return the config of the candidate at `position` among the candidates of the kernel."""
         return self.table.config(self.rows.item(position))
 
 
 class CandidateSet:
-    """All C candidates of a problem, kernel after kernel. The position of a candidate identifies it."""
+    """All C candidates of a problem, ordered by kernel. The position in this order identifies a candidate."""
 
     def __init__(
         self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
-        """View the candidates of a problem.
+        """Create a view of the candidates of one problem.
 
         Args:
-            ranked: ranked candidates of several problems.
-            number: number of the problem.
-            kernels: numbers of the kernels; None for all.
-            points: numbers of the operating points; recommendations are compared at the first one. None for all.
+            ranked: ranked candidates of one or more problems.
+            number: index of the problem.
+            kernels: indices of the kernels to include; None for all.
+            points: indices of the operating points to include; None for all. The first one is the reference for
+                comparisons.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -142,18 +149,20 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Part of the engine's candidates: problem, range of kernels, range of operating points."""
+        """Part of the engine's candidates that this set contains: index of the problem, first and end index of the
+        kernels, first and end index of the operating points."""
         self.starts = [0]
-        """Position of each kernel's first candidate, then the total number of candidates."""
+        """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []
         self.every_kernel: list[KernelCosts] = []
-        """The analytical model's costs of all kernels, including those without a runnable config."""
+        """Costs of all kernels according to the analytical model, including kernels without a runnable config."""
         self.tables: list[StaticTable] = []
-        """Static tables of the kernels with at least one candidate."""
+        """Static tables of the kernels that have at least one candidate."""
         self.runnable = 0
-        """Number of runnable configs of all kernels, estimated or not."""
+        """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """Whether any candidate was measured; whether any kernel was measured, or learned on this GPU."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether any candidate was measured, or any
+        kernel has a model that was trained on recordings of it on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             costs = kernel.costs
@@ -172,12 +181,12 @@ class CandidateSet:
 
     @cached_property
     def considered(self) -> list[Prediction]:
-        """Predictions of all kernels, including those without a runnable config."""
+        """Predictions of the analytical model for all kernels, including kernels without a runnable config."""
         return [costs.on(self.number) for costs in self.every_kernel]
 
     @cached_property
     def kernels(self) -> list[KernelCandidates]:
-        """Kernels with at least one candidate."""
+        """Candidates of each kernel that has at least one candidate."""
         starts = self.starts
         return [
             KernelCandidates(self, number, slice(starts[place], starts[place + 1]))
@@ -186,23 +195,23 @@ class CandidateSet:
 
     @property
     def scopes(self) -> "list[ModelScope]":
-        """Trained models of the kernels with at least one candidate."""
+        """Trained models that correct the costs of the kernels with candidates."""
         kernels = self.ranked.kernels
         scopes = [kernels[number].scope_on(self.number) for number in self._nonempty if kernels[number].model]
         return list(filter(None, scopes))
 
     def kernel(self, number: int) -> KernelCandidates:
-        """Return the kernel with this number among all kernels of the problem."""
+        """Return the candidates of the kernel with index `number` among all kernels of the problem."""
         return self.kernels[self._nonempty.index(number)]
 
     @cached_property
     def foreign(self) -> list[MeasuredAnswer]:
-        """Measurements of kernels outside the library at the first operating point, fastest first."""
+        """Measurements of other kernels on this problem at the first operating point, fastest first."""
         return self.ranked.foreign(self.problem, self.points[0])
 
     @cached_property
     def costs(self) -> Costs:
-        """Expected costs of the candidates, (points, C)."""
+        """Expected costs of the candidates with intervals and sources, (points, C)."""
         ranking, number = self.ranked.ranking, self.number
         places = []
         for place in self._nonempty:
@@ -221,64 +230,68 @@ class CandidateSet:
 
     @property
     def latency_s(self) -> Array:
-        """Expected latency, (points, C)."""
+        """Expected latency in seconds, (points, C)."""
         return self.costs.latency.value
 
     @property
     def energy_j(self) -> Array:
-        """Expected energy, (points, C)."""
+        """Expected energy in joules, (points, C)."""
         return self.costs.energy.value
 
     @property
     def power_w(self) -> Array:
-        """Expected mean power while running, (points, C)."""
+        """Expected mean power in watts while a candidate runs, (points, C)."""
         return self.costs.power_w
 
     @cached_property
     def latency_source(self) -> Array:
-        """Source of each latency as an index into `SOURCES`, (points, C)."""
+        """Index in `SOURCES` of the source of each latency, (points, C)."""
         return self.costs.latency.source
 
     @cached_property
     def fastest(self) -> int:
-        """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
+        """Position of the candidate with the lowest latency, multiplied by `risk`, at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
 
     @cached_property
     def risk(self) -> Array | None:
-        """Risk factor of each candidate's costs, (C,); None if all candidates carry the same risk.
+        """Factor on the costs of each candidate, (C,), that accounts for their error in comparisons.
 
-        An unmeasured config beats a measured config, or a config that a model learned on this GPU, only if its lead
-        is larger than its error.
+        Because of this factor, a config that never ran ranks before a config that was measured, or learned by a model
+        on this GPU, only if its lead is larger than its error. None if no config of the problem ran.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the kernel's number, the kernel, and the candidate's position within the kernel."""
+        """Find the kernel of the candidate at `position`.
+
+        Returns:
+            Index of the kernel in `kernels`, the kernel's candidates, and the position of the candidate among them.
+        """
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """Return a view of one operating point only."""
+        """Return a view of all candidates at the operating point with index `point` only."""
         if len(self.points) == 1:
             return self
         first = self.point_range.start + point
         return CandidateSet(self.ranked, self.number, self._numbers, range(first, first + 1))
 
     def only(self, number: int) -> "CandidateSet":
-        """Return a view of the candidates of one kernel only."""
+        """Return a view of the candidates of the kernel at index `number` in `kernels`, at all operating points."""
         place, points = self._nonempty[number], range(self.point_range.start, self.point_range.stop)
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
 
 
 ROWS = 1 << 15
-"""Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
-cache."""
+"""Maximum number of configs times the number of problems in a batch. Larger batches are slower, because their arrays do
+not fit into the CPU cache."""
 TOGETHER = 64
-"""Maximum number of problems evaluated together. The backend model caches the times of this many problems."""
+"""Maximum number of problems in a batch. The models of backends cache the times of this many problems."""
 
 
 def candidate_set(
@@ -290,16 +303,16 @@ def candidate_set(
     whole_space: bool = False,
     inputs: str = RANDOM,
 ) -> CandidateSet:
-    """Return the candidates of one problem; the set may be empty.
+    """Return the candidates of one problem. The set may be empty.
 
     Args:
         tables: static tables of the kernels that implement the problem on a GPU; at least one.
-        problem: any problem for which the tables are valid.
+        problem: problem of the data type and layout of the tables.
         points: operating points; at least one.
-        evidence: database rows about the problem and GPU.
+        evidence: database rows about the problem and the GPU.
         models: trained models; None to use only the analytical model.
-        whole_space: whether to estimate every config, not only the most promising configs.
-        inputs: input data that the tables were made for.
+        whole_space: whether to estimate every config instead of only the most promising configs.
+        inputs: kind of input data for which the tables were made.
 
     Raises:
         KernrecError: the problem does not fit the GPU's memory.
@@ -315,10 +328,10 @@ def candidate_sets(
     models: "ModelStore | None" = None,
     inputs: str = RANDOM,
 ) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem, in order; a set may be empty.
+    """Yield the candidates of each problem, in order. A set may be empty.
 
-    The arguments are those of `prediction.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
-    problem computed separately.
+    Each set is bit-identical to the set that `candidate_set` returns for the problem. See `prediction.SpaceCosts` and
+    `candidate_set` for the arguments.
     """
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):

@@ -1,8 +1,9 @@
-"""Find the contenders: configs that may be the best for a problem. Estimate the current recommendation's expected loss.
+"""Find the contenders, which are the configs that may be the best for a problem, and estimate expected losses.
 
-The comparison of candidates depends on the errors that they share. An estimate separates the config's own error
-(`costs.Estimates.own`). Half of the remaining variance is common to all kernels on the problem and cancels out.
-The other half is common to the configs of a kernel. Measurements keep their own intervals.
+A comparison of two configs depends on how much of their errors they share. Each estimate states the error of the
+individual config separately (`costs.Estimates.own`). Half of the remaining variance is assumed to be common to all
+kernels on the problem, so that it cancels out. The other half is assumed to be common to the configs of one kernel.
+Measured costs keep the intervals of the measurements.
 """
 
 import math
@@ -27,41 +28,43 @@ Array = np.ndarray
 MOST = 48
 """Maximum number of contenders of a problem: the candidates with the lowest expected cost."""
 LISTED = 8
-"""Number of contenders that an answer lists."""
+"""Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
-"""Number of features that share information between problems; more are projected onto this number at random."""
+"""Maximum number of features through which measurements on one problem inform about other problems. If there are more,
+they are projected onto this number at random."""
 _LEAST_NOISE = 0.005
-"""Minimum relative noise of a measurement: the difference between the medians of two sessions."""
+"""Minimum relative noise of a measurement. The medians of two sessions differ by about this fraction."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
-"""Kernel and config of a contender."""
+"""Key of a contender: name of the kernel, and sorted (tunable, value) pairs of the config."""
 
 
 def key_of(kernel: str, config: Mapping[str, int]) -> Key:
-    """Return the key of a config among the contenders of a problem."""
+    """Return the key that identifies a config of a kernel among the contenders of a problem."""
     return kernel, tuple(sorted(config.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """Contenders of one problem, before they are combined with other problems' contenders."""
+    """Contenders of one problem. `side_by_side` combines them with the contenders of other problems."""
 
     problem: Problem
     keys: tuple[Key, ...]
-    """Kernel and config of each contender, lowest expected cost first."""
+    """Key of each of the C contenders, lowest expected cost first."""
     expected: Array
-    """Predicted log cost, (C,)."""
+    """Logarithm of the predicted cost, (C,)."""
     deviation: Array
-    """Standard deviation of the total error of each prediction, (C,)."""
+    """Standard deviation of the total error of `expected`, (C,)."""
     own_deviation: Array
-    """Standard deviation of each config's own error, (C,)."""
+    """Standard deviation of the part of the error that a config does not share with other configs, (C,)."""
     weight: float = 1.0
+    """Weight of the problem."""
     inputs: Array | None = None
-    """Features of each contender without its tunables, (C, F); None if not needed or not predicted."""
+    """Model features of each contender except its tunables, (C, F); None if they are not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that all configs of a kernel share."""
+        """Standard deviation of the error that all configs of one kernel share, but not configs of other kernels."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -81,12 +84,12 @@ def contenders_of(
     """Return the contenders among the candidates of a problem at the first operating point.
 
     Args:
-        candidates: candidates predicted without measurements of the problem; must not be empty.
+        candidates: candidates whose costs were predicted without measurements of the problem; must not be empty.
         objective: quantity to minimize; `pareto` raises `UsageError`.
         weight: weight of the problem.
-        among: candidates that may become contenders; None for all.
-        always: candidates that are always contenders, such as measured configs.
-        with_inputs: whether to include the features, to correct predictions during refinement.
+        among: keys of the configs that may become contenders; None for all configs.
+        always: keys of configs that become contenders whatever their costs, such as measured configs.
+        with_inputs: whether to include `inputs`, which correct predictions during refinement.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -108,7 +111,12 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the features of candidates without their tunables, (len(chosen), F)."""
+    """Return the model features of some candidates except their tunables, (len(chosen), F).
+
+    Args:
+        candidates: the candidate set.
+        chosen: positions of the candidates in the set.
+    """
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -124,19 +132,27 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return logarithmic half-widths of the intervals and of the configs' own errors, (2, C)."""
+    """Return logarithmic half-widths of 90 % intervals at the first operating point, (2, C).
+
+    The first row covers the total error of each candidate. The second row covers the error that a candidate does not
+    share with other configs of its kernel.
+
+    Args:
+        candidates: the candidate set.
+        quantity: `latency` or `energy`.
+    """
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders without predictions.
+    """Return contenders for a problem whose costs are not predicted. All of them have the same expected cost.
 
     Args:
         problem: the problem.
-        keys: kernel and config of each contender.
-        deviation: standard deviation of the log costs.
+        keys: key of each contender.
+        deviation: standard deviation, over the configs, of the logarithm of the cost.
         weight: weight of the problem.
     """
     own = np.full(len(keys), deviation)
@@ -144,11 +160,13 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
-    """Combine the contenders of all problems, in the form that a joint posterior needs.
+    """Combine the contenders of all problems in the form that `JointPosterior` needs.
 
-    Problems share errors through the kernel, the values of its tunables and the problem sizes.
+    The errors of two configs on different problems are correlated if they have the same kernel or the same values of
+    tunables, and if the problems have similar sizes.
     """
-    columns: dict[tuple[object, ...], dict[str, int]] = {}  # Group columns by kernel or tunable value, then by size.
+    # Number of each feature, keyed by the kernel or the value of a tunable, then by dimension.
+    columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
     for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):
@@ -193,9 +211,9 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of trees, (C, columns) each.
+    """Return the inputs of decision trees for each problem, (C, columns), or None for each if one has no `inputs`.
 
-    The columns are the features, then one for each kernel and one for each tunable.
+    The columns are the model features, then one column for each kernel and one for each tunable.
     """
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
@@ -217,7 +235,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, standardized size) pairs for each problem, relative to the other problems of its op."""
+    """Return, for each problem, pairs of a dimension and its size, standardized over all problems of the same op."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -239,7 +257,10 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return a point for each config. Points of more different configs are farther apart: on average about 1.4."""
+    """Return a point for each config, (configs, dimensions).
+
+    The distance of two points grows with the difference between the configs. The mean distance is about 1.4.
+    """
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -251,7 +272,15 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measurements of the contenders for an objective; skip rows that lack a needed cost."""
+    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
+
+    Rows about other configs are skipped, and so are rows without energy if the objective counts energy.
+
+    Args:
+        contenders: contenders of a problem.
+        rows: measurements on this problem.
+        objective: objective that determines the cost.
+    """
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -263,18 +292,18 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
 
 
 def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
-    """Return the standard deviation of the logarithm of a measured cost."""
+    """Return the standard deviation of the logarithm of the cost in a measured row."""
     if objective is Objective.LATENCY:
         return noise_between(row.latency_low_s, row.latency_high_s)
     return noise_between(row.energy_low_j, row.energy_high_j)
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a cost with this 90 % interval.
+    """Return the standard deviation of the logarithm of a measured cost; at least `_LEAST_NOISE`.
 
     Args:
-        low: lower end; None if not stated.
-        high: upper end; None if not stated.
+        low: lower end of the 90 % interval of the cost; None if not stated.
+        high: upper end of the interval; None if not stated.
     """
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
@@ -288,7 +317,7 @@ class Regret:
     expected: float
     """Expected loss as a fraction of the best config's cost."""
     contenders: tuple[tuple[Key, float, float], ...]
-    """Key, expected cost in SI units and probability of being the best, for the contenders of lowest expected cost."""
+    """Key, expected cost in SI units, and probability to be the best config, for the most promising contenders."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -302,12 +331,15 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected loss of an answer for each cost that the objective minimizes.
+    """Return the expected loss from running the recommended config instead of the config that is actually best.
 
     Args:
-        candidates: candidates at one operating point, predicted without measurements.
-        evidence: rows about the problem from the databases.
-        objective: objective of the query, which has no bounds; `pareto` minimizes latency and energy.
+        candidates: candidates at one operating point, whose costs were predicted without measurements.
+        evidence: database rows about the problem.
+        objective: objective of a query without bounds.
+
+    Returns:
+        One loss for the objective, or one for latency and one for energy if the objective is `pareto`.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -1,4 +1,4 @@
-"""Context of requests: databases, models, calibrations and static tables, opened once."""
+"""Provide the data that all requests share: databases, trained models, calibrations and static tables."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -27,16 +27,16 @@ from kernrec.store.measurement_log import NO_EVIDENCE
 from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
-"""Op, data type and layout of each equivalent form of a problem."""
+"""Op, data type and layout of a problem, and of each equivalent problem of another op."""
 
 
 def kind_of(problem: Problem) -> Kind:
-    """Return a key that is equal for all problems that are computed by the same kernels."""
+    """Return a key that two problems share if the same kernels compute them."""
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
 def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
-    """Return the rows about a problem in any of its equivalent forms."""
+    """Return the database rows about a problem on a GPU, and about equivalent problems of other ops."""
     first, *others = equivalents(problem)
     evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
     for form in others:
@@ -45,14 +45,14 @@ def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]
 
 
 class Context:
-    """Databases, models, calibrations and cached static tables.
+    """Open databases, trained models and calibrations, and cached static tables.
 
     Args:
-        databases: files to search before the shipped database; None for the user's database, if there is one.
-        calibrated: use fitted coefficients of the analytical model, if there are any.
-        models: trained models; None for the models next to the first database.
-        inputs: the kernels' input data, one of `kernrec.model.analytical.power.INPUTS`.
-        triton: include the library's Triton kernels for an op.
+        databases: database files to search before the shipped database; None for the user's database, if there is one.
+        calibrated: whether to use fitted coefficients of the analytical model, if there are any.
+        models: trained models; None to load the models that are stored next to the first database.
+        inputs: kind of input data of the kernels, one of `kernrec.model.analytical.power.INPUTS`.
+        triton: whether a request about an op considers the library's Triton kernels too.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Context:
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
-        """Return a copy of the context for other inputs, with the same databases and models."""
+        """Return a context for another kind of input data. It shares the databases and the models with this context."""
         if inputs == self.inputs:
             return self
         other = copy(self)
@@ -78,16 +78,18 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel of this name.
+        """Return the kernel with this name.
 
-        The library comes first, then the user's most recently analyzed kernel, then kernels of other people.
+        A kernel of the library takes precedence, then the user's most recently analyzed kernel, then a kernel that
+        another person shared.
 
         Args:
-            name: kernel name. A file or module in front, `rows.py:kernel` or `package.rows:kernel`, selects one of
-                several.
+            name: name of the kernel. If several files contain a kernel of this name, prefix the file or module, as in
+                `rows.py:kernel` or `package.rows:kernel`.
 
         Raises:
-            UsageError: no kernel has this name, or the user analyzed functions of this name in several files.
+            UsageError: no kernel has this name, or the name has no prefix and the user analyzed kernels of this name in
+                several files.
         """
         if name in kernel_names():
             return find_kernel(name)
@@ -99,7 +101,10 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return all analyzed calls of a user's kernel that have the same source as the newest call."""
+        """Return the newest analyzed version of a user's kernel, and all stored versions that differ only in the spec.
+
+        For a Triton function, each version describes one captured call. The list is empty for a library kernel.
+        """
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -110,7 +115,10 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return the newest kernel of this name from each file in the user's databases, then the library's kernel."""
+        """Return all kernels with this name.
+
+        The newest kernel of each source file in the user's databases comes first, then the library's kernel.
+        """
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:
@@ -124,7 +132,7 @@ class Context:
         return kernels
 
     def own_kernels(self) -> list[str]:
-        """Return the names of the kernels in the user's databases, ascending, in the form that `kernel` accepts."""
+        """Return the sorted names of the kernels in the user's databases. The method `kernel` accepts each name."""
         stored, library = list(self._stored_kernels()), kernel_names()
         names = set()
         for each in stored:
@@ -139,9 +147,9 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the rows of the databases about a problem on a GPU, in any of its equivalent forms.
+        """Return the database rows about a problem on a GPU, and about equivalent problems of other ops.
 
-        Measurements have random inputs. For other inputs, only failures count.
+        Measurements were made with random inputs. So for other inputs, only the failed configs are returned.
         """
         if self.stack.empty:
             return NO_EVIDENCE
@@ -151,15 +159,16 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return the static tables of one kernel or of the whole library, and the database rows about them."""
+        """Return static tables and the database rows about their kernels, for one kernel or for all library kernels."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
     def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
-        """Return the static tables of every library kernel that implements a problem on a GPU.
+        """Return the static table of each library kernel that implements a problem on a GPU.
 
         Raises:
-            KernrecError: no database holds profiles of one of the kernels.
+            KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or no database
+                contains profiles of one of the kernels.
         """
         key = gpu.name, kind_of(problem)
         if (joint := self._of_op.get(key)) is None:
@@ -178,13 +187,13 @@ class Context:
         return joint
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
-        """Return the static tables of the library's Triton kernels that have profiles."""
+        """Return the static tables of the library's Triton kernels that have profiles for a problem on a GPU."""
         kernels = triton_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
         tables = [self.kernel_table(k, problem, gpu) for k in kernels if self.find_profiles(k, problem, gpu)]
         return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
-        """Return the static table of one kernel of the user or the library.
+        """Return the static table of one kernel, which may be the user's or the library's.
 
         Raises:
             KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
@@ -203,9 +212,10 @@ class Context:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel that are valid for a problem, by launch; empty if there are none.
+        """Return the profiles of a kernel that are valid for a problem, keyed by the index of the launch.
 
-        Profiles from a sample of blocks are valid only for the sampled problem.
+        The result is empty if there are no such profiles. Profiles from a sample of blocks are valid only for the
+        problem that was sampled.
         """
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
@@ -215,7 +225,7 @@ class Context:
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
     def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
-        """Return the error for a user's kernel without profiles, with the command that creates them."""
+        """Return the error for a user's kernel without profiles. Its message names the command that creates them."""
         again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
         if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
             return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
@@ -239,22 +249,22 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the databases to search together with a command's database.
+    """Return the `databases` argument of `Context` for a command that works on one database.
 
-    For the user's own database this is None, so that pulled rows are searched too.
+    For the user's own database, the result is None, so that rows pulled from other people are searched too.
     """
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
 @dataclass(frozen=True)
 class _StoredKernel:
-    """A kernel in a database of the user."""
+    """Kernel that is stored in one of the user's databases."""
 
     name: str
     spec: str
     source: str
     owner: str | None
-    """Owner as in `Kernel.owner`."""
+    """Person who shared the kernel, as in `Kernel.owner`; None if the kernel is the user's own."""
 
     @property
     def file(self) -> str:
@@ -263,18 +273,21 @@ class _StoredKernel:
         return str((data.get("triton") or {}).get("module") or data.get("source", ""))
 
     def kernel(self) -> Kernel:
-        """Return the kernel."""
         return replace(kernel_from(json.loads(self.spec), self.name, self.source), owner=self.owner)
 
 
 def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the user's stored kernels with this name, or other people's kernels if the user has none."""
+    """Return the stored kernels with this name: the user's own, or other people's if the user has none."""
     named = [kernel for kernel in stored if kernel.name == name]
     return [kernel for kernel in named if kernel.owner is None] or named
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels of a name with an optional file prefix; raise `UsageError` if several files match."""
+    """Return the stored kernels that match a name as in `Context.kernel`.
+
+    Raises:
+        UsageError: the name has no file prefix, and several files contain kernels of this name.
+    """
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

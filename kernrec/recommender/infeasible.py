@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
-    """Return the error for an op whose kernels cannot run a problem."""
+    """Return the error that explains why no kernel of an op can run a problem."""
     problem, gpu = candidates.problem, candidates.gpu
     failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
     kernels = [considered.table.kernel for considered in candidates.considered]
@@ -29,7 +29,7 @@ def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
 
 
 def none_runs(considered: "Prediction") -> KernrecError:
-    """Return the error for a kernel without a config that can run a problem."""
+    """Return the error that explains why no config of a kernel can run a problem."""
     table, problem = considered.table, considered.on_problem.problem
     kernel, gpu = table.kernel, table.gpu
     if failed := len(considered.measured[0].failed):
@@ -51,7 +51,7 @@ def none_runs(considered: "Prediction") -> KernrecError:
 
 
 def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
-    """Return the error for a kernel whose constraints leave no config for a problem."""
+    """Return the error that explains which constraint of a kernel excludes every config for a problem."""
     if problem.too_large:
         return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
@@ -60,7 +60,11 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return texts on changes of a dimension, data type or layout that would help, or else the failing constraints."""
+    """Return the end of an error message that says how to change a problem so that a kernel can run it.
+
+    The text names smaller dimensions, other data types and other layouts that can run. If there are none, it names the
+    constraint of each kernel that excludes the problem.
+    """
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -75,7 +79,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint whose removal alone would allow a config; None if there is none."""
+    """Return the first constraint without which a config of a kernel could run the problem, or None."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -85,7 +89,7 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
     return None
 
 
-@lru_cache(maxsize=8)  # Similar answers repeat the same few arguments, and enumerating a space may take long.
+@lru_cache(maxsize=8)  # Enumerating a space may take long.
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
     """Return the config space of a kernel without constraint number `index` of `field`."""
     constraints = getattr(kernel, field)
@@ -94,7 +98,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that no config satisfies; None if there is none."""
+    """Return the first constraint that no config satisfies, even without the other constraints, or None."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -107,7 +111,7 @@ def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Return whether any config can run a problem, which a kernel of another op may not accept."""
+    """Return whether any config of the spaces can run a problem. A kernel whose op cannot express it is skipped."""
     able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
     return any(len(space.at(problem).rows) for space in able)
 
@@ -117,19 +121,27 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest runnable value of a dimension if the others stay; None if the dimension is not the cause."""
+    """Return the largest size of one dimension that a kernel can run, if the other dimensions stay as they are.
+
+    Return None if the size of this dimension is not the reason why no kernel runs the problem.
+
+    Args:
+        spaces: config spaces of the kernels.
+        problem: problem that no kernel runs.
+        name: name of the dimension.
+    """
 
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # These dimensions do not fit together.
+        except UsageError:  # The op does not accept these dimensions together.
             return False
         return _runs(spaces, changed)
 
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger value works, for example because of divisibility.
+    if good is None or runs(1 << bad.bit_length()):  # A kernel runs a larger size, for example because of divisibility.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -138,7 +150,7 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
 
 
 def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the other layouts of the data type, and the other data types of the layout, that can run."""
+    """Describe the other layouts or other data types in which a kernel can run the problem, one text per data type."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
@@ -154,14 +166,14 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
 
 
 EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
-"""Data types of quantized layers."""
+"""Data types of the operands of quantized layers."""
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield the problem in the data types of `replacements`, each with a note.
+    """Yield the problem in each data type of `replacements`, together with a note for the answer.
 
-    Yield nothing if the GPU computes in the problem's data type. Quantized types are never replaced, because users who
-    ask about them compare GPUs.
+    Yield nothing if the GPU can compute in the problem's data type, or if this data type is quantized. Quantized types
+    are not replaced, because users who ask about them compare GPUs.
 
     Args:
         problem: problem of an op.
@@ -176,10 +188,10 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's, nearest first, types with a kernel before types without.
+    """Return the data types that can replace the data type of a problem.
 
-    A type is left out if the GPU computes in it more slowly than in f32, as a P4 does in f16. So is a quantized type
-    without a kernel.
+    Types for which kernrec has a kernel come first. Otherwise, the most similar types come first. A type is excluded if
+    the GPU computes in it more slowly than in f32, as a P4 does in f16, or if it is quantized and has no kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
@@ -187,5 +199,5 @@ def replacements(problem: Problem, gpu: GPU) -> list[str]:
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note that a problem is answered in another data type."""
+    """Return a note which says that the answer is about `other`, the problem in a replacement data type."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -1,4 +1,4 @@
-"""JSON form of answers, whose names are also attributes in Python."""
+"""Convert answers to JSON. Each JSON key is also the name of an attribute in Python."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -22,11 +22,11 @@ _FORMER_NAMES = {
     "versus_occupancy": "versus_occupancy_heuristic", "recommendation": "answer", "failures": "failed",
     "seconds": "analysis_s",
 }  # fmt: skip
-"""Names of attributes and JSON keys in version 0.1, and their present names."""
+"""Present names of attributes and JSON keys, keyed by their names in version 0.1."""
 
 
 class FormerNames:
-    """Record that names the replacement of an attribute of version 0.1."""
+    """Base class whose `AttributeError` names the replacement of an attribute that version 0.1 had."""
 
     if not TYPE_CHECKING:
 
@@ -38,20 +38,24 @@ class FormerNames:
 
 
 class JsonForm(FormerNames):
-    """Record with a JSON form of some of its attributes."""
+    """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Space-separated names of the attributes, in order; empty for all fields. Estimates also add their intervals."""
+    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields of the
+    record."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return the attributes in `JSON` as plain values. Keys contain the unit.
+
+        An `Estimate` adds its interval under further keys.
+        """
         values: dict[str, Any] = {}
         for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             value = getattr(self, name)
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)
-            elif name == "energy_j":  # An unknown energy has no value.
+            elif name == "energy_j":  # An unknown energy is None, not an `Estimate`.
                 values |= {name: None, f"{quantity}_interval_{unit}": None}
             else:
                 values[name] = plain(value)
@@ -59,7 +63,10 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Return a value's JSON form: the name of a GPU or kernel, the key of a problem, the title of a network."""
+    """Convert a value to plain values for JSON.
+
+    A GPU or kernel becomes its name, a problem its key, a network its title, and a record its `as_dict`.
+    """
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -74,7 +81,12 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Attribute that reads another attribute of the instance, such as `place.number`; several paths give a tuple."""
+    """Attribute that returns another attribute of the instance.
+
+    Args:
+        doc: docstring of the attribute.
+        paths: path to the other attribute, such as `place.number`. If there are several paths, the value is a tuple.
+    """
 
     def __init__(self, doc: str, *paths: str) -> None:
         self.__doc__, self._read = doc, attrgetter(*paths)
@@ -84,7 +96,13 @@ class Alias(Generic[_Value]):
 
 
 class OfMeasurement(Generic[_Value]):
-    """Attribute that reads an attribute of `measurement`; its value is `otherwise` if there is no measurement."""
+    """Attribute that returns an attribute of the instance's `measurement`.
+
+    Args:
+        doc: docstring of the attribute.
+        name: name of the attribute of `MeasuredOn`.
+        otherwise: value if the instance has no measurement.
+    """
 
     def __init__(self, doc: str, name: str, otherwise: _Value) -> None:
         self.__doc__, self._name, self._otherwise = doc, name, otherwise
@@ -98,7 +116,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Intervals and source of latency and energy."""
+    """JSON names of the intervals and sources of latency and energy."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -117,23 +135,24 @@ class MeasuredOn:
     """Time and place of a config's measurements."""
 
     sessions: int
+    """Number of sessions that measured the config."""
     measured_at: str
-    """Time of the latest measurement, UTC, ISO 8601."""
+    """Time of the latest measurement in UTC, as an ISO 8601 string."""
     device: str | None
-    """Name of the GPU according to its driver; None if it was not recorded."""
+    """Name of the GPU according to its driver; None if the name was not recorded."""
     database: str
-    """Database that holds the measurement: `own`, `pulled`, or a file."""
+    """Database that contains the measurement: `own`, `pulled`, or the name of a file."""
     signers: tuple[str, ...]
-    """Public keys of the people who shared pulled rows; an empty text for unsigned rows."""
+    """Public keys of the people who shared the rows, if the rows were pulled; an empty string for unsigned rows."""
     contributors: int = 1
-    """Number of people whose rows were combined; the cost is the median of their rows."""
+    """Number of people whose rows were combined. The cost is the median over these people."""
     spread_s: tuple[float, float] | None = None
-    """Lowest and highest latency of these people in seconds; None if there is only one."""
+    """Lowest and highest latency in seconds that any contributor measured; None if there is only one contributor."""
     rescaled: int = 0
-    """Number of people whose rows were rescaled from their board to the GPU's typical speed."""
+    """Number of contributors whose rows were scaled from the speed of their board to the typical speed of the GPU."""
 
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Return the signers with the names that the user gave them."""
+        """Return the public key of each signer, and the name that the user gave to the signer."""
         if not self.signers:
             return []
         from kernrec.store.keys import signer_name
@@ -142,7 +161,7 @@ class MeasuredOn:
 
 
 class MeasuredNames:
-    """JSON names of the measurement of a config, and of its clock."""
+    """JSON names of the time and place of a config's measurements, and of the locked clock."""
 
     if TYPE_CHECKING:
         measurement: MeasuredOn | None
@@ -154,7 +173,7 @@ class MeasuredNames:
 
 
 class RecommendationNames(IntervalNames, MeasuredNames):
-    """JSON names of a recommendation: `rank` is `place.number`, for example."""
+    """JSON names of a recommendation. For example, `rank` is `place.number`."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
@@ -169,17 +188,17 @@ class RecommendationNames(IntervalNames, MeasuredNames):
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Signers of pulled rows, with the names that the user gave them."""
+        """Public key and user-given name of each person who shared the measurement; empty if it was not pulled."""
         return self.measurement.signed_by() if self.measurement else []
 
     @property
     def contributors_latency_s(self) -> list[float] | None:
-        """Lowest and highest latency measured by several people, in seconds."""
+        """Lowest and highest latency in seconds that any contributor measured; None for a single contributor."""
         return list(self.measurement.spread_s) if self.measurement and self.measurement.spread_s else None
 
 
 class AnswerNames:
-    """JSON names of an answer, taken from its problem."""
+    """JSON names of an answer that refer to attributes of the answer's problem."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
     shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
@@ -188,7 +207,7 @@ class AnswerNames:
 
 
 class NetworkNames:
-    """JSON names of a network's answer, taken from its workload and query."""
+    """JSON names of the answer for a network that refer to attributes of its workload and query."""
 
     if TYPE_CHECKING:
         gpu: GPU
@@ -203,5 +222,5 @@ class NetworkNames:
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts of all layers; the GPU's default if the query sets none."""
+        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
         return self.query.point.limit_w(self.gpu)

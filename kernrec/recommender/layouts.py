@@ -1,10 +1,10 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-All entry points use `Recommender.as_answered`, which runs this module's search. Kernels that run in several
-layouts take about the same time in each. A layout matters only if it has a kernel that another layout lacks. The
-implicit GEMM on tensor cores requires channels last, for example. Hopper's asynchronous matmuls require both operands
-contiguous along k. So the search tries the default layout and the layouts with additional kernels. It selects another
-layout only if an additional kernel is fastest.
+All entry points use `Recommender.as_answered`, which runs this module's search. A kernel that runs in several layouts
+takes about the same time in each layout. So another layout can be faster only if it has a kernel that the default
+layout lacks. For example, the implicit GEMM on tensor cores requires channels last, and Hopper's asynchronous matmuls
+require both operands to be contiguous along k. So the search tries only the default layout and the layouts with
+additional kernels. It selects another layout only if an additional kernel is the fastest.
 """
 
 from collections.abc import Generator, Iterator
@@ -29,49 +29,53 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Slowdown of a fixed layout, as a fraction, that deserves a note."""
+"""Minimum slowdown, as a fraction, from which a note recommends another layout than the one that the user fixed."""
 _GAIN = 0.02
-"""Minimum gain, as a fraction, that justifies another layout. Predictions in two layouts are no more accurate than
-this, and the data must be stored in the other layout."""
+"""Minimum saving of time, as a fraction, for which another layout than the default is selected. A smaller saving is
+within the error of predictions, and the user must store the data in the other layout."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Fastest kernel of a problem, and its latency."""
+    """Fastest kernel for a problem, and the latency of the kernel."""
 
     kernel: Kernel
     latency_s: float
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Search generator: yields problems, receives the fastest kernel of each (None if no kernel runs it), and returns a
-problem."""
+"""Search for a layout, as a generator. It yields the problem in some layout and receives the fastest kernel for it, or
+None if no kernel runs it. Finally, it returns the problem in the selected layout."""
 
 
 @dataclass(frozen=True)
 class LayoutGain:
-    """Another layout in which a problem is faster."""
+    """Layout in which a problem runs faster than in the layout that the user fixed."""
 
     layout: str
     factor: float
-    """Ratio of the latency in the fixed layout to the latency in this layout."""
+    """Ratio of the latency in the fixed layout to the latency in `layout`."""
 
     @property
     def note(self) -> str:
-        """Note that reports the gain."""
+        """Note for the answer that reports the saving of time."""
         return f"expected to take {100.0 - 100.0 / self.factor:.0f} % less time in layout {self.layout}"
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
-    """Return the same sizes in another layout; raise `UsageError` if the layout does not support them."""
+    """Return the problem with the same sizes in another layout.
+
+    Raises:
+        UsageError: the layout does not support these sizes.
+    """
     return problem.definition.problem(problem.dtype, layout, **problem.dim)
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts with kernels that the problem's own layout lacks, ordered by the number of these kernels.
+    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first.
 
-    Only constraints on sizes are evaluated; no config space is enumerated. So a kernel for few rows does not count for
-    a problem with many rows.
+    A kernel counts only if its constraints on sizes allow the problem. For example, a kernel for few rows does not
+    count for a problem with many rows. To save time, no config space is enumerated.
     """
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
@@ -86,14 +90,14 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
 _Rules = tuple[tuple[str, tuple[Any, ...]], ...]
 _RULES: dict[tuple[str, str, str, int], _Rules] = {}
-"""Cached results of `_own_rules`, by op, data type, layout and architecture."""
+"""Cached results of `_own_rules`, keyed by op, data type, layout and compute capability."""
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
     """Return, for each other layout, the size constraints of each kernel that the problem's layout lacks.
 
-    The constraints of a kernel are an engine's space of one config. The result depends only on the problem's op, data
-    type and layout.
+    The constraints of a kernel are represented by an engine's `Space` with one config. The result depends only on the
+    op, data type and layout of the problem.
     """
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
@@ -127,21 +131,26 @@ def _names(op: str, dtype: str, layout: str, sm: int) -> frozenset[str]:
 
 
 def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
-    """Return whether a kernel does not run in a problem's layout."""
+    """Return whether a kernel cannot run in the layout of a problem."""
     return kernel.name not in _names(problem.op, problem.dtype, problem.layout, gpu.sm)
 
 
 def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
-    """Return whether another layout has all kernels of a problem's layout."""
+    """Return whether every kernel that runs in the layout of `problem` also runs in the layout of `other`."""
     here, there = (_names(each.op, each.dtype, each.layout, gpu.sm) for each in (problem, other))
     return there >= here
 
 
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
-    """Search for the best layout of a problem without a fixed layout; `others` are its `layouts_that_matter`.
+    """Search for the best layout of a problem whose layout the user did not fix.
 
-    The search depends only on the problem and the GPU: it compares costs at the default power limit. Measurements take
-    precedence over predictions: a problem with rows in one layout stays in this layout.
+    If a database has measurements of the problem in some layout, this layout is selected without a search.
+
+    Args:
+        context: databases and models.
+        problem: problem in the op's default layout.
+        gpu: the GPU.
+        others: layouts to try, from `layouts_that_matter`.
     """
     if measured := _measured_layout(context, problem, gpu, others):
         return measured
@@ -152,7 +161,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # It was faster than all kernels of the default layout.
+    if best is not None and covers(chosen, problem, gpu):  # `chosen` also has all kernels of the default layout.
         return chosen
     default = yield problem
     if default is not None:
@@ -177,7 +186,10 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout with database rows, default layout first; None without any rows."""
+    """Return the problem in a layout in which it was measured, or None if the databases contain no measurements of it.
+
+    The layout of `problem` takes precedence, then the first of `others`.
+    """
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -189,9 +201,9 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain | None:
-    """Return a layout that is much faster than the answer because of a kernel that the answer's layout lacks.
+    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout.
 
-    Only these kernels are estimated, at the first operating point. Return None if there is no such layout.
+    Only kernels that the answer's layout lacks are considered, at the first operating point of the query.
     """
     problem, gpu = answer.problem, answer.gpu
     if not answer.recommendations:
@@ -210,7 +222,7 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return the candidates, in another layout, of kernels that the problem's layout lacks; None if there are none."""
+    """Return the candidates for `other` of the kernels that cannot run in the layout of `problem`, or None."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

@@ -1,6 +1,6 @@
 """Recommend one config for each of many shapes, much faster than separate requests.
 
-All shapes are estimated side by side. Shapes with rows in the databases are answered one by one.
+The shapes are estimated in batches. Only shapes with rows in the databases are answered one by one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,26 +29,29 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation for each shape, or the fastest backend if no kernel runs it.
+    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs.
 
-    Arrays have shape (N, ...) and SI units. Values are NaN if nothing runs a shape, or if a backend's power is unknown.
+    Index i of each field belongs to shape i. Costs are NaN if neither a kernel nor a backend runs the shape. The energy
+    is also NaN if the answer is a backend whose power is not known.
     """
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
-    """Name of the kernel; empty if no kernel runs the shape."""
+    """Name of the recommended kernel for each shape; empty if no kernel runs the shape."""
     configs: tuple[Mapping[str, int], ...]
     latency_s: np.ndarray
-    """Latency, (N, 3): expected value, lower and upper end of the 90 % interval."""
+    """Latency in seconds: expected value, lower end and upper end of the 90 % interval, (N, 3)."""
     energy_j: np.ndarray
-    """Energy, (N, 3), with the same columns as `latency_s`."""
+    """Energy in joules: expected value, lower end and upper end of the 90 % interval, (N, 3)."""
     power_limit_w: np.ndarray
+    """Power limit in watts at which the costs are valid, (N,)."""
     sources: tuple[str, ...]
-    """Source of the latency."""
+    """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Backend whose baseline is the answer; empty if a kernel is the answer or nothing runs the shape."""
+    """Backend whose baseline is the answer for the shape; empty for a shape with a recommended kernel or with no
+    answer."""
     failures: Mapping[int, str]
-    """Reason why nothing runs a shape, by the index of the shape."""
+    """Reason why neither a kernel nor a backend runs a shape, keyed by the index of the shape."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -90,12 +93,12 @@ def answer_many(
         recommender: the recommender.
         op: name of the op.
         gpu: name of the GPU.
-        dims: dimensions by name: numbers, or sequences of N numbers.
-        query: objective (`latency`, `energy` or `edp`), power limit and clock; no bounds.
-        kind: `dtype` and `layout`; the op's first ones by default.
+        dims: sizes keyed by dimension. Each is one number for all shapes, or a sequence with one number per shape.
+        query: objective (`latency`, `energy` or `edp`), power limit and clock. Bounds are not allowed.
+        kind: `dtype` and `layout` of all shapes. The defaults are those of `Request`.
 
     Raises:
-        UsageError: a name is unknown, a value is impossible, or sequences have different lengths.
+        UsageError: a name is unknown, a value is impossible, or the sequences have different lengths.
         KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
@@ -128,7 +131,7 @@ def answer_many(
 
 
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
-    """Return the values of `_row` for the best candidate."""
+    """Return the same values as `_row`, for the best candidate of a set."""
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
     table, point = candidates.ranked.kernels[number].costs.table, candidates.points[picked[0][0]]
@@ -137,7 +140,7 @@ def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
 
 
 def _row(problem: Problem, answer: Answer | KernrecError) -> tuple[Any, ...]:
-    """Return problem, kernel, config, latency and energy with intervals, power limit, source and backend."""
+    """Return the values of one shape, in the order of the fields of `ManyAnswers` without `failures`."""
     if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
     first: Recommendation | Baseline = answer.recommendations[0] if answer.recommendations else answer.baselines[0]

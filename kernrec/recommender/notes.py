@@ -1,4 +1,4 @@
-"""Write one-line notes on the limits of a recommendation's numbers."""
+"""Write the notes of an answer, which say in one line each what limits the accuracy or validity of its numbers."""
 
 import math
 import re
@@ -29,14 +29,14 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Maximum ratio of measurements that agree. Two boards of one GPU model differ by a few per cent."""
+"""Maximum ratio of two latencies that agree. Two boards of one GPU model differ by a few per cent."""
 
 BEYOND_LIMIT = 1.01
-"""Maximum ratio of power to the limit that counts as a rounding error."""
+"""Maximum ratio of the power draw to the power limit that counts as a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
-    """Return the sources of the costs of recommendations."""
+    """Return the sources of the latencies and energies of recommendations."""
     return {
         estimate.source
         for recommendation in recommendations
@@ -45,19 +45,21 @@ def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
 
 
 def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -> tuple[str, ...]:
-    """Return the notes of an answer with these recommendations."""
+    """Return the notes on some recommendations from a candidate set."""
     return tuple(of_recommendations(candidates, recommendations)())
 
 
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that makes an answer's notes on demand and holds no reference to the candidate set.
+    """Return a function that returns the notes on an answer.
+
+    The function keeps no reference to the candidate set, so that the memory of the set can be freed.
 
     Args:
         candidates: the candidate set.
         recommendations: recommendations of the answer.
-        beside: additional rows of the answer.
+        beside: additional recommendations that the answer shows (`Answer.beside`).
     """
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
@@ -90,7 +92,7 @@ def of_recommendations(
 
 
 def of_inputs(inputs: str) -> Iterator[str]:
-    """Yield a note if the inputs are not random numbers."""
+    """Yield a note if the input data are zeros instead of random numbers."""
     if inputs == ZEROS:
         yield Note(
             "inputs are zeros: measurements, which had random inputs, are not used",
@@ -100,7 +102,10 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a remark that explains why an answer about an op contains none of its Triton kernels."""
+    """Return a function that returns notes on the reason why none of an op's Triton kernels runs the problem.
+
+    The notes are empty if such a kernel runs the problem, or if the op has no Triton kernel.
+    """
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -126,7 +131,7 @@ def of_triton(candidates: CandidateSet) -> Remark:
 
 
 def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield a note, with the peak's clock, on each kernel whose rate exceeds the GPU's published dense peak."""
+    """Yield a note on each kernel that is predicted to exceed the dense peak rate in the GPU's data sheet."""
     fastest: dict[str, Recommendation] = {}
     for recommendation in recommendations:
         if (
@@ -145,12 +150,12 @@ def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str
 
 
 def published_peak(gpu: GPU, dtype: str) -> float:
-    """Return the dense peak of a data type in FLOP/s at the data sheet's clock."""
+    """Return the peak rate of dense arithmetic in a data type, in FLOP/s, at the clock in the GPU's data sheet."""
     return max(gpu.peak_flops(name, tensor) for name in (math_dtype(dtype), "f32") for tensor in (True, False))
 
 
 def assumed_range(gpu: GPU) -> str:
-    """Return the note on a GPU whose range of power limits is assumed."""
+    """Return the note which says that the range of power limits of a GPU is an assumption."""
     return Note(
         f"assumed: the {gpu.title} accepts {gpu.power_min_w:g} to {gpu.power_max_w:g} W",
         "No data sheet states the range. `nvidia-smi -q -d POWER` prints the range of a board.",
@@ -158,7 +163,7 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that the GPU cannot hold, or that only some boards accept."""
+    """Yield notes on power limits that the GPU cannot hold, that only some boards accept, or that were exceeded."""
     limits_w = dict.fromkeys(recommendation.power_limit_w for recommendation in recommendations)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
         yield assumed_range(gpu)
@@ -185,11 +190,11 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
 
 
 def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -> Iterator[str]:
-    """Yield notes on the use of measurements.
+    """Yield notes that say which measurements of a kernel are used or ignored, and why.
 
     Args:
-        considered: configs of the kernel.
-        rescaled: candidates of the kernel if the answer shows predictions for the kernel; else None.
+        considered: prediction of the analytical model for the kernel's configs.
+        rescaled: candidates of the kernel if the answer contains predictions for them, otherwise None.
     """
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
@@ -230,7 +235,7 @@ def _agrees(first_s: float, second_s: float) -> bool:
 
 
 def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
-    """Yield notes on the profiles of the kernel that an answer is about."""
+    """Yield notes on the profiles of a kernel, for an answer about this kernel only."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage
     if considered.unprofiled:
@@ -279,11 +284,15 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return the number of configs with extrapolated loop trips, and the largest extrapolated fraction of the work.
+    """Return how much of the kernel's loops was extrapolated instead of emulated.
 
     Args:
-        considered: configs of the kernel.
+        considered: prediction for the kernel's configs.
         metric: `extrapolated`, or `sampled` for loops that depend on data.
+
+    Returns:
+        Number of configs with extrapolated loop trips, and the largest fraction of a config's instructions that was
+        extrapolated.
     """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
@@ -296,7 +305,7 @@ def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    """Return a sentence on the origin of the instruction counts."""
+    """Return a sentence which says whether the instruction counts come from PTX or from machine code."""
     share = 0.0
     if "from_code" in profiles.metrics:
         share = float(profiles.counts[:, profiles.metrics.index("from_code"), 0].min())
@@ -310,7 +319,7 @@ _WHOLE = 0.995  # Larger fractions of the instructions are printed as 100 %.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:
-    """Return the number of configs with a nonzero metric."""
+    """Return the number of profiled configs for which a metric is not zero."""
     if metric not in profiles.metrics:
         return 0
     return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))

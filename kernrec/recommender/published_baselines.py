@@ -1,9 +1,13 @@
-"""Baselines of recorded problems, which take precedence over a backend's learned baselines.
+"""Find baselines that somebody recorded for a problem. They take precedence over baselines from a learned model.
 
-A recording is valid at the GPU's default power limit and clock. At another operating point, its source becomes
-`learned`. The same applies to the recording of a problem with a bias or an activation. A backend never takes longer for
-n items than for n + 1 (`engine/query/more_items.cpp`), because n items can be padded. So a faster recording of more
-items also applies to fewer items. A prediction is clamped between the recordings of fewer and of more items."""
+A recording is valid at the GPU's default power limit and clock. At another operating point, the source of the baseline
+is `learned` instead of `published`. The source is also `learned` if the problem has a bias or an activation.
+
+An item is a unit of work whose number can be padded, such as a row of a matmul or an image
+(`engine/query/more_items.cpp`). So a backend takes at most as long for n items as for n + 1 items. A recording of more
+items therefore also bounds the time of fewer items. Predictions are clamped between the recordings of fewer items and
+of more items.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,28 +27,28 @@ if TYPE_CHECKING:
 
 
 Row = tuple[int, float, int]
-"""Number of items, seconds, and index of a recorded row."""
+"""Recorded row: number of items, seconds, and index of the row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings of a problem on a GPU, with any number of items."""
+    """Recordings on a GPU of problems that differ from one problem at most in the number of items."""
 
     problem: Problem
     gpu: GPU
     items: int
     """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
-    """Rows by backend, version and variant, ascending."""
+    """Rows in ascending order, keyed by backend, version and variant."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings of a problem, with or without a bias or activation.
+        """Return the recordings for a problem. A bias and an activation of the problem are ignored.
 
         Args:
             problem: the problem.
             gpu: the GPU.
-            superseded: backends with `@` and a version whose recordings are ignored.
+            superseded: versions of backends whose recordings are ignored, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -56,14 +60,15 @@ class Recordings:
     def exact(
         self, backends: Sequence[str] = (), predictions: Sequence["BaselinePrediction"] = ()
     ) -> Iterator[RecordedBaseline]:
-        """Yield each backend's row with the problem's number of items, or a row of more items that took less time.
+        """Yield the recorded baselines of the problem, one for each backend, version and variant.
 
-        A variant without such a row, such as static scales, has the row of more items if that is the backend's fastest.
-        Otherwise the variant would appear and disappear as the number of items changes.
+        A row with the problem's number of items is used. It is replaced by a row with more items if that row took less
+        time. A variant, such as static scales, may lack a row with the problem's number of items. The row with more
+        items is then used only if the backend's standard variant is slower.
 
         Args:
-            backends: backends to include; all by default.
-            predictions: the result of `ordered`.
+            backends: backends to include; empty for all.
+            predictions: predictions from `ordered`.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
@@ -77,18 +82,23 @@ class Recordings:
                 yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, clamped between the recordings at the next smaller and next larger item count."""
+        """Return the predictions with times clamped between the recordings of fewer items and of more items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Convert a recorded time, with its interval if there is one, to the time of this problem."""
+        """Convert a recorded time to the time of the problem, which may have a bias or an activation.
+
+        Args:
+            seconds: recorded time.
+            interval_s: 90 % interval of the recorded time in seconds; None if it is not known.
+        """
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row with at least the problem's items; infinity if there is none."""
+        """Return the time of the fastest row with at least as many items as the problem, or infinity."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:
@@ -113,14 +123,15 @@ def _least(rows: Sequence[Row], items: int) -> Row:
 def published_predictions(
     recordings: Recordings, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-    """Yield the recorded rows of a problem, each with its backend's prediction at the recorded time and power.
+    """Yield each recorded row of a problem, together with a prediction that has the recorded time and power.
 
-    Without a prediction for a backend, the first prediction provides the utilization of the GPU's units.
+    The rest of the prediction, such as the utilization of the GPU's units, comes from the prediction for the same
+    backend, or from the first prediction if there is none for this backend.
 
     Args:
         recordings: recordings of the problem.
-        predictions: predictions of backends.
-        backends: the only backends to include; all by default.
+        predictions: predictions for backends.
+        backends: backends to include; empty for all.
     """
     for row in recordings.exact(backends, predictions):
         from kernrec.model.baselines.bound import BaselinePrediction
@@ -140,7 +151,7 @@ def published_predictions(
 
 
 def version_of(row: RecordedBaseline) -> str:
-    """Return the backend's version and variant, such as `1.3.0rc20, static scales`."""
+    """Return the version and variant of the recorded backend, such as `1.3.0rc20, static scales`."""
     return _version(row.version, row.variant)
 
 

@@ -2,11 +2,12 @@
 
     prediction.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
-The engine's `Ranking` does all steps in one call for one or many problems. Only measurements, which few problems have,
-are applied here, by a function that the engine calls.
+The engine's `Ranking` performs all steps in one call, for one or many problems. Only the step for measurements, which
+few problems have, is implemented in Python: the engine calls `RankedSpace._measure`.
 
-A GPU is usually measured at one operating point. At this point, measurements replace predictions. At other points they
-correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
+A GPU is usually measured at only one operating point. At this point, measurements replace predictions. At other points,
+they correct the predictions. Otherwise a config that was slow when it was measured would still be recommended at every
+other point.
 """
 
 from collections.abc import Sequence
@@ -45,23 +46,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class KernelMeasurements:
-    """Measurements of a kernel's candidates, and the predictions that they correct."""
+    """Measurements of the candidates of one kernel on one problem, and predictions scaled to the measurements."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
-    """Measurements at each operating point, by position of the candidate."""
+    """For each operating point, the measurements keyed by the position of the candidate within the kernel."""
     predicted: Costs
-    """Costs on the scale of the measurements, as if no candidate had been measured; shape (points, C)."""
+    """Predicted costs of all C candidates, including measured ones, after scaling to the measurements; (points, C)."""
     rescaling: Rescaling
-    """Factors that put the predictions on the scale of the measurements."""
+    """Factors that scale the predictions to the measurements."""
 
 
 class RankedKernel:
-    """Kernel with its costs, its trained model and its measurements."""
+    """Kernel with its predicted costs, the trained model that applies to it, and its measurements."""
 
     def __init__(self, costs: KernelCosts, models: "ModelStore | None") -> None:
         self.costs = costs
         table, self.trained = costs.table, False
-        """Whether a model was trained on this kernel and GPU."""
+        """Whether the model was trained on recordings of this kernel on this GPU."""
         scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
         self.model: AppliedModel | None = None
         if scope is not None:
@@ -70,21 +71,23 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """Measured positions at each operating point, and their measurements; None without rows about the kernel."""
+        """For each operating point, the positions of the measured candidates and their measurements. None if the
+        databases contain no rows about the kernel."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
         triton = table.kernel.triton is not None
         positions = None if self.taken is None else [positions for positions, _ in self.taken]
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
-        """Model, whether it was trained on this kernel and GPU, whether it is a Triton kernel, measured positions."""
+        """Arguments of the engine: the model, `trained`, whether the kernel is a Triton kernel, and the positions of
+        the measured candidates at each operating point."""
         self.is_reference = triton and self.trained
-        """Whether learned times of the kernel are a reference for other kernels."""
+        """Whether times of this kernel, learned from recordings on this GPU, are a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
-        """The engine's number of the kind of rows of each problem."""
+        """For each problem, the index in `AppliedModel.by_row_kind` of the kind of rows of the problem."""
 
     def scope_on(self, problem: int) -> "ModelScope | None":
-        """Return the model that corrects the costs on a problem; None if no trained model applies."""
+        """Return the trained model that corrects the costs on the problem with this index, or None if none applies."""
         if self.model is None:
             return None
         most = max([len(positions) for positions, _ in self.taken]) if self.taken else 0
@@ -113,7 +116,7 @@ class RankedSpace:
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference
         self.measurements: dict[int, KernelMeasurements] = {}
-        """Measurements of the candidates, by the number of the kernel."""
+        """Measurements of the candidates, keyed by the index of the kernel."""
         if len(problems) > 1:
             predict_references(problems, self.gpu, models, inputs)
         self._references, figures = [], []
@@ -134,13 +137,18 @@ class RankedSpace:
             space.whole,
             self._measure,
         )
-        """The engine's ranking."""
+        """Ranked candidates, in the engine."""
         for number, kernel in enumerate(self.kernels):
             if kernel.model is not None:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the shrinkage of a kernel's lead over the recorded times of a problem."""
+        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept.
+
+        Args:
+            kernel: index of the kernel.
+            problem: index of the problem.
+        """
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -150,22 +158,25 @@ class RankedSpace:
         return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
-        """Return the measurements of kernels outside the space at an operating point, fastest first."""
+        """Return the possible measurements of kernels outside this space at an operating point, fastest first."""
         others = self.space.evidence.foreign
         return [row for row in others if applies(row, self.gpu, point) and not impossible(row, problem, self.gpu)]
 
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Apply the measurements of a kernel; return values, kinds of candidates and figures of kinds.
+        """Apply the measurements of a kernel to the costs of its candidates.
 
         Args:
-            number: number of the kernel.
-            values: latency, energy and power of its candidates, (3, points, C).
-            kind: column of `kinds` for latency and energy, (2, points, C).
+            number: index of the kernel.
+            values: latency, energy and power of the candidates, (3, points, C).
+            kind: column of `kinds` that applies to each latency and energy, (2, points, C).
             kinds: intervals and sources as in `Costs.kinds`, (2, 4, K).
-            scored: candidates that the kernel's model evaluated, ascending, (N,).
-            features: their features, (N, F).
+            scored: ascending positions of the N candidates that the kernel's model evaluated, (N,).
+            features: features of these candidates, (N, F).
+
+        Returns:
+            New `values`, `kind` and `kinds`.
         """
         taken = self.kernels[number].taken
         assert taken is not None
@@ -176,18 +187,24 @@ class RankedSpace:
 
 @lru_cache
 def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[bool]]:
-    """Return the power limit of each operating point in watts, and whether it is the default point."""
+    """Return, for each operating point, the power limit in watts and whether the point is the GPU's default."""
     return [point.limit_w(gpu) for point in points], [point.is_default(gpu) for point in points]
 
 
 _PHYSICS = -2
-"""The engine's number of a reference time that is derived from physics; -1 is a baseline, 0 the first kernel."""
+"""Number by which the engine marks a reference time that a physical model predicted. The number -1 marks a baseline,
+and a number of at least 0 is the index of a kernel."""
 
 
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return baseline and derived time of a problem, and the engine's figures of the problem (`Ranking::Figure`)."""
+    """Return reference times of a problem from other sources than kernels.
+
+    Returns:
+        Fastest baseline, or None if there is none; time that a physical model predicts, or None if it is not needed;
+        and the values in the engine's `Ranking::Figure`.
+    """
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -201,15 +218,16 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return the costs at each operating point, if at least one point has measurements.
+    """Return costs that include measurements, if there are measurements for at least one operating point.
 
-    A point without measurements takes its scale from the point with the most measured configs. If several have equally
-    many, the first point counts.
+    Predictions at a point without measurements are corrected by the point with the most measured configs, or by the
+    first of several such points.
 
     Args:
-        predicted: costs of the kernel's candidates.
-        taken: measured positions at each operating point, and their measurements.
-        model: candidates that the kernel's model evaluated, and their features; None without a model.
+        predicted: predicted costs of the kernel's candidates, (points, C).
+        taken: for each operating point, the positions of the measured candidates and their measurements.
+        model: positions of the candidates that the kernel's model evaluated, and their features; None if no trained
+            model applies.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

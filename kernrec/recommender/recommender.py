@@ -1,8 +1,8 @@
-"""Recommender: the class that every command uses to rank, explain or order configs.
+"""Define the `Recommender`, which every command uses to rank, explain or order configs.
 
     request -> problem, GPU, static tables -> candidate set -> selection -> recommendations
 
-A `Recommender` caches static data, recent candidate sets and recent answers. So programs should reuse one instance.
+A `Recommender` caches static tables, recent candidate sets and recent answers. So a program should reuse one instance.
 """
 
 from collections import OrderedDict
@@ -39,9 +39,10 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum number of cached answers, of cached candidate sets, and of candidate sets estimated side by side."""
+"""Maximum numbers: of cached answers, of cached candidate sets by default, and of candidate sets that `prepare`
+estimates in one batch and caches."""
 _AHEAD = 64
-"""Number of candidate sets that a loop over many problems holds at once."""
+"""Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
 
 class _Latest(OrderedDict[_Key, _Value]):
@@ -68,9 +69,9 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class Recommender:
-    """Answer requests from the given databases, then from the shipped database.
+    """Answer requests with data of the given databases and of the shipped database.
 
-    The arguments are those of `Context`; alternatively pass an open `context`.
+    The arguments are those of `Context`. Pass `context` instead to use a context that is already open.
     """
 
     def __init__(
@@ -89,7 +90,11 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender for other inputs with the same databases (`kernrec.model.analytical.power.INPUTS`)."""
+        """Return a recommender with the same databases for another kind of input data.
+
+        Args:
+            inputs: one of `kernrec.model.analytical.power.INPUTS`.
+        """
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
@@ -106,13 +111,16 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op, as `answer` does for a `Request`."""
+        """Return the recommendations for one problem of an op.
+
+        See `Request` for the arguments and `answer` for the errors.
+        """
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
-        """Return the recommendations for a request, best first (a Pareto front: fastest first).
+        """Return the recommendations for a request, best first. On a Pareto front, the fastest comes first.
 
-        If no kernel runs the problem, the answer contains baselines only.
+        If no kernel runs the problem, the answer contains only baselines.
 
         Raises:
             UsageError: a name is unknown, or a value is impossible.
@@ -125,21 +133,22 @@ class Recommender:
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Answer:
-        """Return the answer for an op's problem. If the layout is not `fixed`, select the best layout."""
+        """Return the answer for a problem of an op, in the best layout unless `fixed` is set."""
         return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for an op's problem in its own layout, without comparing layouts."""
+        """Return the answer for a problem of an op in the problem's own layout, without considering other layouts."""
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer, cached until a database changes.
+        """Return the answer for a problem. Answers are cached until a database changes.
 
         Args:
             problem: problem of an op.
             gpu: the GPU.
             query: objective, bounds and operating point.
-            fixed: whether the user fixed the layout; None to keep it without a note on faster layouts.
+            fixed: whether the user fixed the layout. If True, a note reports a much faster layout. If None, the problem
+                keeps its layout, and other layouts are not considered.
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
@@ -160,12 +169,13 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout that answers use on a GPU if the user fixed none.
+        """Return each problem in the layout that its answer has if the user does not fix the layout.
 
         Args:
             problems: problems in the op's default layout.
             gpu: the GPU.
-            points: operating points of the answers, so that estimates can be shared.
+            points: operating points of the answers. If possible, layouts are compared with estimates at these points,
+                so that the answers can reuse the estimates.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
@@ -175,7 +185,7 @@ class Recommender:
                 others = layouts_that_matter(problem, gpu)
                 searches.append((problem, in_best_layout(self.context, problem, gpu, others), None))
                 alone = alone and not others
-            # Without other layouts, the only question is whether a kernel runs the problem.
+            # If no problem has another layout to try, the search only checks whether a kernel runs the problem.
             compared_at = points if alone or points[0].is_default(gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()
@@ -194,7 +204,7 @@ class Recommender:
         return answered
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
-        """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
+        """Return the fastest kernel for a problem at the first operating point, or None if no kernel can run it."""
         try:
             candidates = self._cached_candidates(problem, gpu, points)
         except KernrecError:
@@ -203,7 +213,14 @@ class Recommender:
         return Fastest(candidates.ranked.kernels[number].costs.table.kernel, latency_s)
 
     def answer_calls(self, request: Request) -> list[Answer]:
-        """Return an answer for every call of a user's function that was analyzed for the GPU."""
+        """Return one answer for each call of a user's function that was analyzed for the GPU.
+
+        A function has several calls if it was analyzed with several specs, such as one for each captured launch.
+
+        Raises:
+            UsageError: as in `answer`.
+            KernrecError: no call was analyzed for the GPU, or as in `answer`.
+        """
         gpu = find_gpu(request.gpu)
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
@@ -214,15 +231,15 @@ class Recommender:
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield the candidates of each distinct problem of an op.
+        """Yield each distinct problem together with its candidates.
 
-        If a problem has no candidates, or cannot be estimated side by side with others, yield its answer instead, or
-        the error if nothing runs it.
+        If a problem has no candidates or cannot be estimated in a batch, its answer takes the place of the candidates.
+        If neither a kernel nor a backend runs the problem, the error takes their place.
 
         Args:
             problems: problems of one op, data type and layout.
             gpu: the GPU.
-            query: query for each problem.
+            query: query that applies to every problem.
             fixed: whether the user fixed the layout.
         """
         if query.inputs != self.context.inputs:
@@ -244,7 +261,10 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer. Use another data type if no kernel runs the problem and the GPU lacks the arithmetic."""
+        """Return the answer for a problem, in its data type or in a replacement.
+
+        The data type is replaced only if no kernel runs the problem and the GPU cannot compute in this data type.
+        """
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -268,7 +288,7 @@ class Recommender:
         return answer_by_baselines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """Return the candidates, predicted only by the analytical model if the query asks for it."""
+        """Return the candidates. For the source `predicted`, only the analytical model predicts their costs."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
@@ -278,9 +298,9 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the recommendations of one kernel at the requested power limit, or over a range of limits.
+        """Return recommended configs of one kernel at the requested power limit, or over a range of limits.
 
-        Costs are compared with the costs at the default power limit.
+        The answer compares their costs with costs at the default power limit.
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
@@ -288,7 +308,7 @@ class Recommender:
         return answer(candidates, query, self.context, of_one_kernel=True)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """Return all configs of one kernel at the operating points of a query; the set may be empty."""
+        """Return all configs of one kernel at the operating points of a query. The set may be empty."""
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
@@ -296,10 +316,10 @@ class Recommender:
         return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True, inputs=inputs)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of an op's problem at these operating points, cached like answers.
+        """Return the candidates of a problem of an op at the given operating points. Recent sets are cached.
 
         Raises:
-            KernrecError: nothing can run the problem.
+            KernrecError: no config of any kernel can run the problem.
         """
         self._forget_if_changed()
         return self._cached_candidates(problem, gpu, points)
@@ -310,10 +330,10 @@ class Recommender:
         return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
-        """Estimate problems in one batch, so that later calls of `candidates` take a fraction of the time."""
+        """Estimate many problems in one batch and cache the results, so that later calls of `candidates` are fast."""
         self._forget_if_changed()
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        # A comparison of layouts prepares each problem in two layouts.
+        # Make room for two candidate sets per problem, because a comparison of layouts prepares two layouts.
         self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
         there = [key for each in wanted if (key := (each, gpu.name, points)) in self._sets]
         for key in there:
@@ -327,10 +347,12 @@ class Recommender:
     def candidates_of_each(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidates of each problem in order, estimated side by side if possible, without caching.
+        """Yield the candidates of each problem, in order.
+
+        Problems are estimated in batches where possible. Sets from a batch are not added to the cache.
 
         Raises:
-            KernrecError: nothing can run a problem.
+            KernrecError: no config of any kernel can run one of the problems.
         """
         for first in range(0, len(problems), _AHEAD):
             some = problems[first : first + _AHEAD]
@@ -340,9 +362,9 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of a problem with their costs, independent of the query's bounds.
+        """Return the candidates of a problem. They do not depend on the bounds of a query.
 
-        A sweep includes the power limits at which the kernels were measured.
+        If there are several operating points, the power limits at which the kernels were measured are added to them.
         """
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
@@ -357,10 +379,11 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidates of many problems, estimated side by side; sets may be empty.
+        """Yield the candidate sets of many problems, estimated in batches. A set may be empty.
 
-        Some problems are skipped and need `candidates`: problems with rows in a database, without a kernel, too large
-        for the GPU's memory, or with kernels whose launches depend on the problem.
+        Problems that cannot be estimated in a batch are skipped; use `candidates` for such a problem. A problem is
+        skipped if a database has rows about it, if no kernel implements it, if it is too large for the GPU's memory, or
+        if the launch geometry of one of its kernels depends on the problem.
         """
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
@@ -382,7 +405,12 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss of the top recommendation for each objective; for a front, of both ends."""
+        """Return the expected loss from running the top recommendation instead of the config that is actually best.
+
+        Returns:
+            One loss for the objective of the answer. For a Pareto front, one loss for latency and one for energy. Empty
+            if the answer contains only baselines.
+        """
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:
@@ -401,7 +429,7 @@ class Recommender:
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        """Return a cached candidate set whose first operating point is `point`, reduced to this point."""
+        """Return the candidates at `point` from a cached set whose first operating point is `point`, or None."""
         for (of_problem, name, points), candidates in self._sets.items():
             if (of_problem, name, points[0]) == (problem, gpu.name, point):
                 return candidates.at(0)

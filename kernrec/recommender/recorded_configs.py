@@ -1,4 +1,4 @@
-"""Find the configs of a kernel that a database has rows of, and shuffle them."""
+"""List the configs of a kernel that were already measured, in random order."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,13 @@ from kernrec.util.human import counted
 
 
 def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
-    """Return the configs with rows about a kernel and a problem on any GPU; each prefix is a random sample.
+    """Return the configs of a kernel for which a database has rows about a problem, on any GPU.
+
+    The order is random but reproducible, so the first N configs are a random sample.
 
     Raises:
-        UsageError: the file is not a database, or lacks rows of this kernel and problem. The message lists its rows.
+        UsageError: the file is not a database, or it has no rows about this kernel and problem. The message says which
+            similar rows it has.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

@@ -1,7 +1,10 @@
-"""User's question: a `Request` with the problem and the GPU, a `Query` with objective and bounds, and operating points.
+"""Define what a user can request, and at which operating points the configs are evaluated.
 
-An objective that counts energy benefits from a lower power limit. So without `--power-limit` and `--clock`, it is
-evaluated over a range of limits. Latency is lowest at the default limit and needs no sweep.
+A `Request` names the problem and the GPU. Its `Query` states the objective, the bounds and the operating point.
+
+A lower power limit often saves energy. If the objective counts energy and the user sets neither `--power-limit` nor
+`--clock`, configs are therefore evaluated at a range of power limits up to the default. The objective `latency` needs
+no such sweep, because latency is lowest at the default limit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +28,11 @@ from kernrec.util.light_dataclass import dataclass
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations; `pareto` is the front of latency and energy, `edp` is energy x latency."""
+    """Criterion for recommendations.
+
+    `latency` and `energy` minimize one cost, and `edp` minimizes the energy-delay product (energy x latency). `pareto`
+    recommends configs on the Pareto front of latency and energy.
+    """
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -34,11 +41,19 @@ class Objective(StrEnum):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Quantities that the objective counts: `latency`, `energy` or both."""
+        """Costs that the objective depends on: `latency`, `energy` or both."""
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """Return the value to minimize, elementwise; raise `UsageError` for a Pareto front."""
+        """Return the value to minimize, computed elementwise.
+
+        Args:
+            latency_s: latency in seconds, of any shape.
+            energy_j: energy in joules, in the shape of `latency_s`.
+
+        Raises:
+            UsageError: the objective is `pareto`, which has no single value.
+        """
         if self is Objective.PARETO:
             raise unknown("objective", self.value, SCALAR_OBJECTIVES)
         if self is Objective.LATENCY:
@@ -47,24 +62,29 @@ class Objective(StrEnum):
 
 
 SOURCES = ("predicted", "transferred", "learned", "measured", "published")
-"""Sources that a query can be restricted to; `published` means recorded baselines of this problem on this GPU."""
+"""Sources of estimates to which a query can be restricted. `published` keeps only baselines that somebody recorded for
+this problem on this GPU."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
-"""Names of sources in 0.1.0, and their replacements."""
+"""Present names of sources, keyed by their names in version 0.1.0."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
 KERNREC, MIXED = "kernrec", "mixed"
-"""Values of `backend` that are no libraries: kernrec's kernels, or the fastest backend for each layer of a network."""
+"""Values of `backend` that do not name a library. `kernrec` stands for kernrec's kernels, and `mixed` for the fastest
+backend of each layer of a network."""
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends with these names, then `KERNREC` or `MIXED` if the names contain it, else an empty text.
+    """Parse the names of backends.
 
     Args:
-        names: names in a sequence, or in a text separated by commas.
+        names: sequence of names, or one string with names separated by commas.
+
+    Returns:
+        Names of the libraries, and `KERNREC` or `MIXED` if `names` contains one of the two, otherwise an empty string.
 
     Raises:
-        UsageError: a name is unknown, or `kernrec` is combined with others.
+        UsageError: a name is unknown, or `kernrec` is combined with other names.
     """
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
@@ -76,7 +96,11 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
 
 
 def objective_named(name: str) -> Objective:
-    """Return the objective of this name; raise `UsageError` with the nearest known name."""
+    """Return the objective with this name.
+
+    Raises:
+        UsageError: no objective has this name. The message suggests the most similar name.
+    """
     if name not in tuple(Objective):
         raise unknown("objective", name, tuple(Objective))
     return Objective(name)
@@ -84,28 +108,32 @@ def objective_named(name: str) -> Objective:
 
 @dataclass(frozen=True)
 class Query:
-    """Objective, bounds and operating point of a request; None disables a bound."""
+    """Objective, bounds and operating point of a request. A bound of None does not apply."""
 
     objective: Objective = Objective.PARETO
-    """Objective; a text is converted to an `Objective` or raises `UsageError`."""
+    """Objective. A string is converted to an `Objective`; an unknown name raises `UsageError`."""
     max_slowdown: float | None = None
-    """Accepted slowdown, as a fraction of the fastest config's latency."""
+    """Maximum slowdown of a recommendation, as a fraction of the latency of the fastest config."""
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit of the GPU in watts; None for its default, and a range of limits if energy counts."""
+    """Power limit of the GPU in watts. If None, the default limit applies. A range of limits is then evaluated too if
+    the objective counts energy, or if the request is about one kernel."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
+    """Maximum number of recommendations."""
     clocks: bool = False
+    """Whether to evaluate a range of locked core clocks too."""
     inputs: str = RANDOM
-    """Input data, one of `INPUTS`. It affects power, and so the clock under a power limit."""
+    """Kind of input data, one of `INPUTS`. The data affect the power draw, and so the clock under a power limit."""
     source: str = ""
-    """Source to which answers are restricted, one of `SOURCES`; empty for all."""
+    """Only source of estimates to use, one of `SOURCES`; empty for all sources."""
     backends: tuple[str, ...] = ()
-    """Backends whose baselines are included, by their names in `BACKENDS`; empty for all."""
+    """Backends whose baselines the answer includes, by their names in `BACKENDS`; empty for all backends."""
     each_config: bool = False
-    """Whether similar configs keep separate rows, for programs that measure them."""
+    """Whether each config keeps its own row instead of being merged with similar configs. Programs that measure the
+    recommended configs need this."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -134,7 +162,7 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
-        # Compute these once, because each request compares them.
+        # Compute the operating point and the hash only once, because every request uses them.
         point = OperatingPoint(self.power_limit_w, self.clock_hz)
         hashed = hash((self.objective, self.max_slowdown, self.max_power_w, point, self.top, self.source))
         vars(self).update(_point=point, _hash=hashed)
@@ -145,28 +173,31 @@ class Query:
 
     @property
     def point(self) -> OperatingPoint:
-        """Requested operating point."""
+        """Operating point of the query: its power limit and locked clock."""
         point: OperatingPoint = vars(self)["_point"]
         return point
 
 
 @dataclass(frozen=True)
 class Request:
-    """Problem, GPU and query, with names as people type them; exactly one of `op` and `kernel` is given.
+    """Problem, GPU and query, with the names that a user types.
 
-    An op considers every kernel that implements it. A kernel, from the user or the library, is considered alone.
-    `sweep` determines the operating points.
+    Exactly one of `op` and `kernel` is set. A request about an op considers every kernel that implements the op. A
+    request about a kernel, which may be the user's or the library's, considers only this kernel. `op_points` and
+    `kernel_points` determine the operating points.
     """
 
     gpu: str
     op: str | None = None
     kernel: str | None = None
     shape: str | Mapping[str, int] = field(default_factory=dict)
-    """Dimensions as text (`m=1,n=2,k=3`) or by name; missing ones take the default of the op or spec."""
+    """Dimensions, as text (`m=1,n=2,k=3`) or as a mapping from names to sizes. A missing dimension has the default size
+    that the op or the kernel's spec declares."""
     dtype: str | None = None
-    """Data type; the first one of the op or kernel by default."""
+    """Data type; by default the first data type of the op or kernel."""
     layout: str | None = None
-    """Tensor layout. The default is the best one on the GPU for an op, and the first one for a kernel."""
+    """Tensor layout. The default is the best layout on the GPU for an op, and the first layout of the spec for a
+    kernel."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -175,11 +206,15 @@ class Request:
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Dimensions by name."""
+        """Sizes of the given dimensions, keyed by name."""
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
 
     def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
-        """Return the problem of the request's op, or of the given kernel."""
+        """Return the requested problem.
+
+        Args:
+            kernel: kernel that the request is about; None if the request is about an op.
+        """
         if kernel is None:
             return find_op(self.op or "").problem(self.dtype, self.layout, **self.dims)
         dtype, layout = self.dtype or kernel.dtypes[0], self.layout or kernel.layouts[0]
@@ -187,58 +222,68 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep, from the GPU's minimum to its maximum or default."""
+"""Number of power limits in a sweep. A sweep starts at the GPU's minimum. It ends at the GPU's maximum for a request
+about one kernel, and at the GPU's default for a request about an op."""
 CLOCKS = 8
-"""Number of locked core clocks in a sweep, up to the boost clock."""
+"""Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6
 """Step between core clocks of NVIDIA GPUs, 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."""
 
 
 def power_limits(gpu: GPU) -> list[float]:
-    """Return the power limits of a kernel's sweep in whole watts."""
+    """Return the power limits, in whole watts, that a request about one kernel sweeps over."""
     return list(_steps(gpu.power_min_w, gpu.power_max_w))
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """Return the operating points at the default power limit, then at `limits`."""
+    """Return the operating points at the GPU's default power limit and then at each of `limits`, which are in watts."""
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return the power limits of an op's sweep below the default.
+    """Return operating points at power limits below the default, which a request about an op sweeps over.
 
-    A board may accept more than its default, but users who ask for a config do not expect to raise the limit.
+    Some boards accept limits above the default, but users who ask for a config do not expect to raise the limit.
     """
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """Return the lowest core clock of a sweep in Hz."""
+    """Return the lowest core clock, in Hz, to which a power limit can lower the clock in the power model."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
-    """Return the locked core clocks of a sweep at a power limit."""
+    """Return the operating points of a sweep over locked core clocks.
+
+    Args:
+        gpu: the GPU.
+        limit_w: power limit of all points in watts; None for the GPU's default.
+    """
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points of a request about an op: the requested point, then the points of a sweep."""
+    """Return the operating points for a request about an op.
+
+    The requested point comes first. The points of a sweep follow, if the query needs a sweep.
+    """
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
     if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
-        # A limit at the bound keeps every config within it, and a lower limit costs time.
+        # At a power limit of `max_power_w`, every config keeps this bound. A lower limit would only cost time.
         limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 
 
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
-    """Return the operating points of a request about one kernel, default first.
+    """Return the operating points for a request about one kernel.
 
-    The requested limit follows. Without a request, a range of limits and all measured limits follow.
+    The default point comes first, then the requested power limit. If the query sets no limit, a range of limits follows
+    instead, and all limits at which the kernel was measured. Last come locked clocks, if the query asks for them.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]
@@ -248,7 +293,10 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits at which kernels were measured on a GPU, ascending."""
+    """Return the power limits, in ascending watts, at which any of the kernels was measured on a GPU.
+
+    Limits outside the range of the GPU are skipped.
+    """
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

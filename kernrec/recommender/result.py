@@ -1,4 +1,4 @@
-"""Recommendation and its parts: configs with their costs, intervals, sources and comparisons."""
+"""Answers: recommended configs with their costs, intervals, sources and comparisons."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
-"""Function that returns notes of an answer; it runs when the notes are first read."""
+"""Function that returns some of the notes of an answer. It is called when the notes are first read."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Rank of a recommendation among the others.
+    """Rank of a recommendation among the recommendations of an answer.
 
     Attributes:
-        number: rank from 1; tied recommendations share a rank.
+        number: rank, starting at 1. Measured recommendations share a rank if their intervals overlap.
         exact: whether every cost that the objective counts was measured.
-        ambiguous: whether the intervals overlap those of a neighbor or of tied rows.
+        ambiguous: whether another recommendation could have this rank. A measured recommendation is ambiguous if it
+            shares its rank. A predicted one is ambiguous if its intervals overlap those of the recommendation before
+            or after it.
     """
 
     number: int
@@ -53,19 +55,22 @@ class Comparison(JsonForm):
     """Comparison of a config with a reference config."""
 
     energy_saved: float
-    """Energy saved, as a fraction of the reference's energy."""
+    """Energy saved, as a fraction of the energy of the reference config."""
     slowdown: float
-    """Additional latency, as a fraction of the reference's latency."""
+    """Additional latency, as a fraction of the latency of the reference config; negative if the config is faster."""
 
 
 @dataclass(frozen=True)
 class Saving(JsonForm):
-    """Energy saving of the top recommendation's config at another operating point, without loss of time."""
+    """Energy that the config of the top recommendation saves at another power limit or clock without losing time.
+
+    The reference is the GPU's default power limit without a locked clock.
+    """
 
     power_limit_w: float
-    """Power limit in watts at this point; the GPU's default if none is set."""
+    """Power limit in watts at the other operating point; the GPU's default if no limit is set."""
     locked_clock_hz: float | None
-    """Locked core clock in Hz at this point; None if it is not locked."""
+    """Locked core clock in Hz at the other operating point; None if the clock is not locked."""
     slowdown: float
     """Additional latency, as a fraction of the latency at the reference operating point."""
     energy_saved: float
@@ -74,7 +79,7 @@ class Saving(JsonForm):
 
 @dataclass(frozen=True)
 class Recommendation(RecommendationNames, JsonForm):
-    """One recommended config with its expected costs and their sources."""
+    """One recommended config, with its expected costs and the sources of these costs."""
 
     JSON = (
         "rank ambiguous kernel kernel_hash config alike may_be_faster power_limit_w locked_clock_hz launches latency_s"
@@ -87,42 +92,45 @@ class Recommendation(RecommendationNames, JsonForm):
     problem: Problem
     gpu: GPU
     point: OperatingPoint
-    """Power limit and clock for which the costs are valid."""
+    """Power limit and clock at which the costs are valid."""
     place: Place
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
-    """Mean power in watts while running."""
+    """Mean power in watts while the config runs."""
     clock_hz: float
     """Expected core clock in Hz under the power limit."""
     bottleneck: str
     occupancy: float
-    """Resident warps of the first launch, as a fraction of an SM's maximum."""
+    """Resident warps per SM during the first launch, as a fraction of the SM's maximum."""
     fastest: tuple[float, float]
-    """Latency in seconds and energy in joules of the fastest config of all kernels."""
+    """Latency in seconds and energy in joules of the fastest config of all kernels, at the first operating point."""
     heuristic: tuple[float, float]
-    """Latency in seconds and energy in joules of the config of the kernel that the occupancy heuristic picks."""
+    """Latency in seconds and energy in joules of the config that the occupancy heuristic picks for this kernel, at the
+    first operating point."""
     measurement: MeasuredOn | None = None
-    """Measurement at this operating point; None if the config was not measured."""
+    """Time and place of the measurements at this operating point; None if the config was not measured there."""
     alike: int = 0
-    """Number of further configs that this row represents. They run the same machine code, or differ in one tunable and
-    by less than half a percent in cost."""
+    """Number of further configs that this recommendation represents. Such a config runs the same machine code, or it
+    differs in one tunable and by less than half a percent in cost."""
     unsure: float = 1.0
-    """Risk factor of the costs in comparisons with measured configs; 1 for a measured config."""
+    """Factor that multiplies the costs, to account for their error, in comparisons with measured configs. It is 1 if
+    the costs were measured, or learned by a model of this kernel on this GPU."""
     may_be_faster: bool = False
-    """Whether the config may be faster than the top recommendation, within the error; only a measurement can tell."""
+    """Whether the config has a lower expected latency than `fastest`, but a larger error, so that only a measurement
+    can tell which of the two configs is faster."""
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
 
     @property
     def source(self) -> Source:
-        """Source of the latency; `energy_j.source` may differ."""
+        """Source of the latency. The energy may have another source, `energy_j.source`."""
         return Source(self.latency_s.source)
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts for which the costs are valid; the GPU's default if none is set."""
+        """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
         return self.point.limit_w(self.gpu)
 
     @property
@@ -140,7 +148,7 @@ class Recommendation(RecommendationNames, JsonForm):
 
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:
-        """Launches that run the config, with grid, block, shared memory and arguments."""
+        """Kernel launches of the config, in order, each with grid, block, shared memory and arguments."""
         return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
@@ -152,7 +160,10 @@ class Recommendation(RecommendationNames, JsonForm):
 
 @dataclass(frozen=True)
 class Foreign(MeasuredNames, JsonForm):
-    """Measured config of a kernel outside the library; kernrec can compare it, but cannot emit code for it."""
+    """Measured config of a kernel that is not in kernrec's library.
+
+    kernrec can compare such a config with others, but it cannot emit code for the config.
+    """
 
     JSON = (
         "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
@@ -163,43 +174,44 @@ class Foreign(MeasuredNames, JsonForm):
     point: OperatingPoint
     latency_s: Estimate
     energy_j: Estimate | None
-    """Energy in joules; None if it was not measured."""
+    """Energy in joules; None if the energy was not measured."""
     replayed: bool
-    """Whether the rows come from a replayed recording."""
+    """Whether the times were replayed from somebody's recording instead of being measured by kernrec."""
     measurement: MeasuredOn
     measured_by: str | None
-    """Program that measured; for imported rows, the tool and who recorded them."""
+    """Program that made the measurement. For imported rows, the tool and the person who recorded them."""
 
     @property
     def source(self) -> str:
-        """Source of the costs."""
+        """Source of the costs: `replayed` or `measured`."""
         return "replayed" if self.replayed else Source.MEASURED
 
     @property
     def power_w(self) -> float | None:
-        """Mean power in watts while running; None if energy was not measured."""
+        """Mean power in watts while the config runs; None if the energy was not measured."""
         return None if self.energy_j is None else self.energy_j.value / self.latency_s.value
 
     @property
     def power_limit_w(self) -> float | None:
-        """Power limit in watts; None if none was set."""
+        """Power limit in watts during the measurement; None if no limit was set."""
         return self.point.power_limit_w
 
 
 @dataclass(frozen=True)
 class KernelAnswer:
-    """Part of an answer that exists only for a question about one kernel."""
+    """Part of an answer that exists only if the request is about one kernel."""
 
     kernel: Kernel
     heuristic: Recommendation
-    """Config that the occupancy heuristic picks, at the default power limit."""
+    """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """Minimum and maximum emulated blocks of the first launch over the configs; 0 if profiles cover all blocks."""
+    """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated. Both are 0
+    if the profiles do not come from a sample of blocks."""
 
 
 @dataclass(frozen=True)
 class Answer(AnswerNames, JsonForm):
-    """Answer for one problem on one GPU."""
+    """Answer to a request about one problem on one GPU."""
 
     JSON = (
         "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs candidates calibration models"
@@ -211,36 +223,39 @@ class Answer(AnswerNames, JsonForm):
     gpu: GPU
     objective: Objective
     point: OperatingPoint
-    """Operating point at which recommendations are compared; in a sweep, each recommendation has its own point."""
+    """First operating point of the request. In a sweep, each recommendation has its own operating point."""
     recommendations: tuple[Recommendation, ...]
-    """Recommendations, best first; a Pareto front has the fastest first."""
+    """Recommendations, best first. On a Pareto front, the fastest comes first."""
     candidates: int
-    """Number of configs that can run."""
+    """Number of configs that can run the problem."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
-    """Functions that make `notes` when they are first read."""
+    """Functions that return the `notes`. They are called when `notes` is first read."""
     inputs: str = RANDOM
     """Assumed input data, `random` or `zeros`."""
     calibration: "Calibration | None" = None
-    """Fitted coefficients of the analytical model; None for the data sheet's."""
+    """Fitted coefficients of the analytical model; None if the model uses the coefficients of the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
+    """Trained models that correct the analytical model's costs of the kernels."""
     about_kernel: KernelAnswer | None = None
-    """Details for a request about one kernel."""
+    """Details about the kernel of the request; None if the request is about an op."""
     saving: Saving | None = None
-    """Saving at another operating point; None if it is small, or if the query sets a power limit or clock."""
+    """Energy saving at another operating point. None if the saving is too small to mention, or if the query sets a
+    power limit or clock."""
     beside: tuple[Recommendation, ...] = ()
-    """Best CUDA kernel or best Triton kernel, if `recommendations` has none of this kind."""
+    """Best CUDA kernel if `recommendations` contains only Triton kernels, or best Triton kernel if it contains only
+    CUDA kernels."""
     foreign: tuple[Foreign, ...] = ()
-    """Measurements of kernels outside the library, best first."""
+    """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False
-    """Whether kernrec selected a layout other than the op's default, because the user fixed none."""
+    """Whether the user fixed no layout, and kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
-    """Reason why no kernel runs the problem; the answer then contains only baselines."""
+    """Reason why no kernel runs the problem, in an answer that contains only baselines; otherwise None."""
     backends: tuple[str, ...] = ()
-    """Backends whose baselines are included; empty for all."""
+    """Backends whose baselines the answer includes; empty for all backends."""
     source: str = ""
-    """Source that the query requested; empty for all."""
+    """Only source of estimates that the query allows; empty for all sources."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
-    """Context with the models of backends; None for an answer without baselines."""
+    """Context that provides the models of backends; None if the answer has no baselines."""
 
     def __repr__(self) -> str:
         return tabular.summary(self)
@@ -263,14 +278,21 @@ class Answer(AnswerNames, JsonForm):
 
     @property
     def best(self) -> Recommendation:
-        """Top recommendation; raises `KernrecError` if the answer contains only baselines."""
+        """Top recommendation.
+
+        Raises:
+            KernrecError: the answer contains only baselines.
+        """
         if self.no_kernel is not None:
             raise KernrecError(self.no_kernel)
         return self.recommendations[0]
 
     @cached_property
     def baselines(self) -> "tuple[Baseline, ...]":
-        """Baselines at the operating point of the top recommendation, fastest first; computed when first read."""
+        """Baselines at the operating point of the top recommendation, fastest first.
+
+        They are computed when this attribute is first read.
+        """
         if self.context is None:
             return ()
         from kernrec.recommender.baselines import baselines_of, beside
@@ -286,20 +308,21 @@ class Answer(AnswerNames, JsonForm):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader; made when first read."""
+        """Notes for the reader of the answer, computed when this attribute is first read."""
         return tuple(line for remark in self.remarks for line in remark())
 
     @property
     def leading_backend(self) -> str | None:
-        """Backend of `leading_baseline`, under its JSON name."""
+        """Name of the backend of `leading_baseline`; None if there is no such baseline."""
         return None if self.leading_baseline is None else self.leading_baseline.backend
 
     @cached_property
     def leading_baseline(self) -> "Baseline | None":
-        """Baseline that ranks before the top recommendation; None if the recommendation leads.
+        """Best baseline that ranks before the top recommendation; None if the top recommendation ranks first.
 
-        A baseline leads if it has the lower cost. It also leads if the recommendation's advantage over data recorded on
-        this GPU is smaller than its error.
+        A baseline ranks first if its cost is lower. A baseline from recordings of this GPU also ranks first if the
+        recommendation's advantage is smaller than the recommendation's error. This second rule does not apply if the
+        objective is `energy`.
         """
         if not self.recommendations:
             return None
@@ -313,11 +336,14 @@ class Answer(AnswerNames, JsonForm):
 
     @property
     def ranked_baselines(self) -> "tuple[Baseline, ...]":
-        """Baselines, best by the objective first."""
+        """Baselines in the order of the objective, best first."""
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value that the objective minimizes: latency for a front, infinity if the energy is unknown."""
+        """Return the value that the objective minimizes. For a Pareto front, this is the latency.
+
+        If the objective counts energy and `energy_j` is None, return infinity.
+        """
         if self.objective in (Objective.LATENCY, Objective.PARETO):
             return latency_s
         if energy_j is None:
@@ -326,27 +352,27 @@ class Answer(AnswerNames, JsonForm):
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts at which recommendations are compared."""
+        """Power limit in watts at `point`, the first operating point of the request."""
         return self.point.limit_w(self.gpu)
 
     @property
     def kernel(self) -> "Kernel | None":
-        """Kernel that the request is about; None for an op."""
+        """Kernel that the request is about; None if the request is about an op."""
         return self.about_kernel.kernel if self.about_kernel else None
 
     @property
     def kernel_hash(self) -> str | None:
-        """Hash of the kernel's source and spec; None for an op."""
+        """Hash of the kernel's source and spec; None if the request is about an op."""
         return self.about_kernel.kernel.hash if self.about_kernel else None
 
     @property
     def sampled_blocks(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of emulated blocks over the kernel's configs; None for an op."""
+        """`KernelAnswer.sampled_blocks` of the kernel; None if the request is about an op."""
         return self.about_kernel.sampled_blocks if self.about_kernel else None
 
     @property
     def occupancy_heuristic(self) -> "Recommendation | None":
-        """Config of the kernel that the occupancy heuristic picks; None for an op."""
+        """Config that the occupancy heuristic picks for the kernel; None if the request is about an op."""
         return self.about_kernel.heuristic if self.about_kernel else None
 
     def as_dict(self) -> dict[str, Any]:

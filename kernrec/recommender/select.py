@@ -1,10 +1,13 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-The engine selects. Two candidates are alike if each cost differs by less than half a percent, and they differ in one
-tunable or run the same machine code. For an op, all configs with the same machine code and block size form one row,
-represented by the best. All configs of a user's Triton function have the same arguments, so equal code and grid form
-one row. Measured configs are never merged. On a Pareto front each config keeps at most three points: lowest latency,
-lowest energy and lowest EDP. Otherwise a single config could fill the front.
+The engine does the selection. It merges two candidates if each of their costs differs by less than half a percent, and
+if they also run the same machine code or differ in only one tunable. In two cases, it merges candidates whatever their
+costs are. For a request about an op, candidates with the same machine code and block size form one row. For a call of a
+user's Triton function, candidates with the same machine code and grid form one row. The best candidate represents the
+row. Measured configs are never merged.
+
+On a Pareto front, each config keeps at most three operating points: those with the lowest latency, the lowest energy
+and the lowest EDP. Otherwise a single config could fill the front.
 """
 
 from math import inf, isnan
@@ -20,11 +23,12 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Numbers of the objective, maximum number of picks, maximum power in watts, maximum slowdown, number of the source."""
+"""Bounds of a query in the engine's form: index of the objective, maximum number of picks, maximum power in watts,
+maximum slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
-    """Return the bounds of a query in the engine's form; `top` replaces the maximum number of picks."""
+    """Return the bounds of a query in the engine's form. If `top` is given, it replaces `query.top`."""
     source = query.source if query.source in ("transferred", "learned", "measured") else ""
     return (
         OBJECTIVES.index(query.objective),
@@ -36,16 +40,16 @@ def bounds_of(query: Query, top: int | None = None) -> Bounds:
 
 
 def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """Return at most `top` picks, best first; for a Pareto front, fastest first.
+    """Pick at most `top` candidates, best first. For a Pareto front, the fastest comes first.
 
     Args:
-        candidates: a set that is not empty.
+        candidates: candidate set, which must not be empty.
         query: bounds and objective.
-        first: index of the first operating point to select from; earlier points serve only for comparison.
+        first: index of the first operating point to pick from. Earlier operating points serve only as references.
         top: maximum number of picks; None for `query.top`.
 
     Raises:
-        UsageError: no candidate keeps the bounds.
+        UsageError: no candidate satisfies the bounds.
     """
     picked = candidates.ranked.ranking.select(candidates.part, bounds_of(query, top), first)
     selected: list[Picked] = reachable(picked, query, candidates.gpu.name)
@@ -53,7 +57,17 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's selection; raise `UsageError` if it is a power, because no candidate keeps the bounds."""
+    """Return `picked`, or raise an error if the engine could not pick any candidate.
+
+    Args:
+        picked: result of the engine. If no candidate satisfies the bounds, it is a number instead of picks: the lowest
+            power of any candidate in watts, or NaN if no candidate has the requested source.
+        query: query with the bounds.
+        gpu: name of the GPU, for the message.
+
+    Raises:
+        UsageError: no candidate satisfies the bounds.
+    """
     if not isinstance(picked, float):
         return picked
     if isnan(picked):
@@ -67,13 +81,19 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
 def rows_of(
     candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
 ) -> tuple[list[Picked], list[int]]:
-    """Return at most `query.top` distinct picks in order, and the number of similar configs that each represents.
+    """Pick candidates as `select` does, and merge similar ones.
 
     Args:
-        candidates: as in `select`, whose errors apply too.
-        query: as in `select`.
-        first: as in `select`.
-        of_op: whether the question is about an op, not about one kernel.
+        candidates: candidate set, which must not be empty.
+        query: bounds and objective.
+        first: index of the first operating point to pick from.
+        of_op: whether the request is about an op, not about one kernel.
+
+    Returns:
+        At most `query.top` picks, best first, and for each pick the number of similar configs that it represents.
+
+    Raises:
+        UsageError: no candidate satisfies the bounds.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)
@@ -81,11 +101,11 @@ def rows_of(
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto-optimal candidates, fastest first; only the first of equal candidates.
+    """Return the indices of the Pareto-optimal candidates, fastest first. Of equal candidates, only the first counts.
 
     Args:
-        latency: (C,), finite.
-        energy: (C,), finite.
+        latency: finite latencies of C candidates, (C,).
+        energy: finite energies of the candidates, (C,).
     """
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)

@@ -1,7 +1,7 @@
-"""Convert answers to rows of plain values, and rows to text, HTML and Arrow, for programs and notebooks.
+"""Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks.
 
-A row is a recommendation or a baseline, with the columns of `--format csv` in SI units. The answer classes import
-this module to display themselves, so it cannot import them.
+A row describes one recommendation or one baseline. It has the columns of `--format csv`, in SI units. This module
+cannot import the classes of answers, because they import this module to display themselves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from kernrec.util.human import flat_rows, human, short_config
 from kernrec.util.optional import import_optional
 
 _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
-"""Names of values that are equal in all rows."""
+"""Columns whose value is the same in all rows of an answer."""
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row of plain values for each recommendation, then each baseline; only baselines have `backend`."""
+    """Return a row for each recommendation, then for each baseline. Only rows of baselines have a key `backend`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["recommendations"], *whole["baselines"])]
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a `pyarrow.Table` of rows, for pandas (`.to_pandas()`) and polars (`polars.from_arrow`).
+    """Convert rows to a `pyarrow.Table`, which pandas (`.to_pandas()`) and polars (`polars.from_arrow`) can read.
 
     Raises:
         KernrecError: PyArrow is not installed.
@@ -32,12 +32,12 @@ def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def title(answer: Any) -> str:
-    """Return the question: problem, GPU and objective."""
+    """Return the title of an answer's table, which names the problem, the GPU and the objective."""
     return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
 def summary(answer: Any) -> str:
-    """Return the answer in one line."""
+    """Return a one-line summary of an answer."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
     if not answer.recommendations:
         return f"<{about}: no recommendation, {len(answer.baselines)} baselines>"
@@ -46,7 +46,7 @@ def summary(answer: Any) -> str:
 
 
 def recommendation_summary(recommendation: Any) -> str:
-    """Return a recommendation in one line."""
+    """Return a one-line summary of a recommendation."""
     subject = f"{recommendation.problem.title} on {recommendation.gpu.name}"
     return f"<Recommendation {recommendation.place} of {subject}: {_words(recommendation)}>"
 
@@ -62,22 +62,22 @@ def _words(recommendation: Any) -> str:
 
 
 def text(answer: Any) -> str:
-    """Return the table of an answer: recommendations, then baselines."""
+    """Return the table of an answer as text. It lists the recommendations and then the baselines."""
     return "\n".join([title(answer), *_aligned(_cells(answer))])
 
 
 def html(answer: Any) -> str:
-    """Return the table of an answer as HTML for a notebook."""
+    """Return the table and the notes of an answer as HTML for a notebook."""
     return _html(title(answer), _cells(answer)) + _list(answer.notes)
 
 
 def network_text(answer: Any) -> str:
-    """Return the totals of a network, then its layers."""
+    """Return the answer for a network as text: a table of totals and a table of layers."""
     return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
 
 
 def network_html(answer: Any) -> str:
-    """Return the totals and the layers of a network as HTML for a notebook."""
+    """Return the answer for a network as HTML for a notebook: totals, layers and notes."""
     return _html(_network_title(answer), _totals(answer)) + _html("", _layers(answer)) + _list(answer.notes)
 
 
@@ -107,7 +107,7 @@ def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
-    from html import escape  # Only notebooks need it.
+    from html import escape  # Import lazily, because only notebooks need HTML.
 
     heading, *others = (tuple(map(escape, row)) for row in rows)
     body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
@@ -123,7 +123,7 @@ def _list(notes: Iterable[str]) -> str:
 
 
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the heading and the rows of the table for display."""
+    """Yield the cells of an answer's table: first the heading, then one row at a time."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
     for recommendation in answer.recommendations:
         costs = (_interval(recommendation.latency_s, "s"), _interval(recommendation.energy_j, "J"))

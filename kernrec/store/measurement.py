@@ -10,10 +10,10 @@
       device     the GPU, its driver and its settings
       report     what the device measured, which only the measuring process can know
 
-The fields of these nested classes, except those that are such classes themselves, are the columns of the table
-`measurement` (`db/schema`), under the same names. `Measurement.columns` converts a measurement to columns, and
-`Measurement.from_columns` converts columns back. The functions `columns_of` and `build` do the same for any of the
-nested classes. The journal stores the columns that are not None as JSON (`Measurement.as_json`).
+Each of these parts is a class. The simple fields of all parts are the columns of the table `measurement` (`db/schema`),
+under the same names. `Measurement.columns` converts a measurement to columns, and `Measurement.from_columns` converts
+columns back. The functions `columns_of` and `build` do the same for a single part. The journal stores the columns that
+are not None as JSON (`Measurement.as_json`).
 """
 
 import json
@@ -106,7 +106,7 @@ class NumericCheck:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """Results that only the process that measured can know, as part of a measurement."""
+    """Part of a measurement that only the measuring process can know: costs, state of the GPU and numeric errors."""
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
@@ -326,7 +326,7 @@ class MeasuredDevice:
     """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
-    """Name of the GPU that the driver reports."""
+    """Name that the driver reports for the GPU."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None

@@ -23,8 +23,9 @@ class MeasuredAnswer:
 
     The costs combine all matching rows of a database (`db/schema/views.sql`). The user's own rows take precedence over
     merged rows of other people, and then only rows of the newest protocol version count. Rows from MIG slices are
-    excluded. Each session gives the median of its most thorough tier. Then follow the median over each contributor's
-    sessions, and the median over contributors. Other people's rows are first scaled to their GPU's model.
+    excluded. Other people's rows are first scaled to the typical speed of their GPU's model. Each session then gives
+    the median of its most thorough tier. The result is the median over the contributors of the medians over
+    their sessions.
 
     The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
     contributors. They are None if there is only one session and it has no interval.
@@ -42,7 +43,7 @@ class MeasuredAnswer:
     measured_at: datetime
     """Time of the latest measurement, in UTC."""
     device: str | None
-    """Name of the GPU that the driver reports."""
+    """Name that the driver reports for the GPU."""
     power_limit_w: float | None
     """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None

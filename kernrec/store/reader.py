@@ -5,7 +5,7 @@
 A malformed file can crash DuckDB, and its rows may be false. If a file makes DuckDB crash, hang or exhaust memory, only
 the child ends, and the user gets a one-line error.
 
-A query opens its database in its own process, so a child process checks the file before. The file has to be checked
+A query opens its database in its own process, so a child process checks the file first. The file has to be checked
 only once, because a mark (`kernrec.store.marks`) then identifies the checked content. A file that kernrec itself wrote
 gets its mark when kernrec closes it.
 """

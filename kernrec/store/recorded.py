@@ -1,8 +1,8 @@
 """Look up published times of backends for exactly one problem and GPU, in rows that ship with kernrec.
 
 The folder `db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes these files. The tool
-`tools/build_recorded.py` writes them. An item is, for example, a row of the activations of a matmul: one dimension of a
-problem counts items (`padded_dimension`).
+`tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
+convolution (`padded_dimension`).
 
 The first query about an op converts the op's file to arrays in the user's cache folder. The arrays are sorted by a hash
 of the GPU and the problem without its number of items. For each row they contain the number of items, latency, power

@@ -145,7 +145,7 @@ def try_lock(descriptor: int) -> bool:
         descriptor: Descriptor of the open file.
 
     Returns:
-        False if another process holds the lock.
+        True if this process now holds the lock, False if another process holds it.
     """
     if fcntl is None:
         return _try_lock_byte(descriptor)

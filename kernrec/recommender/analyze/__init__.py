@@ -1,1 +1,1 @@
-"""Analyze a user's kernel: select configs to profile, and rank its launch configurations."""
+"""Analyze a user's kernel: select the configs to profile, profile them, and recommend the best ones."""

@@ -1,7 +1,8 @@
-"""Analyze a user's kernel on a problem and a GPU: profile its configs, then recommend.
+"""Analyze a user's kernel for a problem and a GPU: profile its configs, then recommend the best ones.
 
-In a large space, only configs that may be among the best are profiled (`promising`). Profiles are stored in the user's
-database. A second analysis, an analysis after an interruption, and `kernrec recommend --kernel` reuse them.
+In a large space, only configs that may be among the best are profiled (`profile_promising`). Profiles are stored in the
+user's database. Later analyses and `kernrec recommend --kernel` reuse these profiles, even if the analysis was
+interrupted.
 """
 
 import time
@@ -32,18 +33,18 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Minimum number of configs of a large space; all configs of a smaller space are profiled."""
+"""Number of configs above which a space is large. In smaller spaces, all configs are profiled."""
 
 
 @dataclass(frozen=True)
 class PartOfSpace:
-    """Configs of a space that can run a problem; C is their number."""
+    """The configs of a space that can run a problem. C is the number of these configs."""
 
     space: Space
     rows: Array
-    """Rows of the space, ascending, (C,)."""
+    """Row of each config in the space, ascending, (C,)."""
     variants: Array
-    """Variant of each config, (C,); configs of one variant are profiled together."""
+    """Number of each config's variant, (C,). Configs of the same variant are profiled together."""
     profiled: Array
     """Whether each config has a profile, bool (C,)."""
 
@@ -51,7 +52,16 @@ class PartOfSpace:
 def profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile promising configs, and return the failures with reasons and the number of configs left out.
+    """Profile the configs of a large space that may be among the best.
+
+    Args:
+        profiler: profiler of the kernel.
+        gpu: the GPU.
+        query: query whose objective and bounds the first answer uses.
+        part: configs that can run the problem.
+
+    Returns:
+        The configs that failed, with reasons, and the number of configs that were not profiled.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -79,7 +89,9 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return time in s and energy in J of the configs in these rows, (C, 2); NaN without a prediction."""
+    """Return the latency in seconds and the energy in joules of the configs in these rows, (C, 2); NaN if a config has
+    no prediction.
+    """
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])
@@ -94,15 +106,15 @@ def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Arr
 
 @dataclass(frozen=True)
 class Analysis(FormerNames):
-    """Answer, with counts of the profiled, cached, failed and skipped configs."""
+    """Answer for a user's kernel, with the numbers of profiled, cached, failed and skipped configs."""
 
     answer: Answer
     profiled: int
     """Number of configs that this analysis compiled and emulated."""
     cached: int
-    """Number of configs whose profile was in the database."""
+    """Number of configs whose profile was already in the database."""
     failed: tuple[ProfileFailure, ...]
-    """Configs without a profile, with the reason."""
+    """Configs that could not be profiled, with the reasons."""
     left_out: int
     """Number of configs of a large space that were not profiled, because they are unlikely to be among the best."""
     analysis_s: float
@@ -141,19 +153,21 @@ def analyze(
     query: Query | None = None,
     options: ProfilingOptions | None = None,
 ) -> Analysis:
-    """Profile the configs that have no profile yet, then recommend. Finished profiles survive an interruption.
+    """Profile the configs of a kernel that have no profile yet, then recommend the best configs.
+
+    Finished profiles are kept if the analysis is interrupted.
 
     Args:
         kernel: the user's kernel.
         problem: the problem.
         gpu: the GPU.
-        database: database for the profiles; created if it does not exist.
+        database: database for the profiles; it is created if it does not exist.
         query: objective, bounds and operating point.
         options: options of profiling.
 
     Raises:
-        UsageError: no config can run the problem, or the spec does not fit the source.
-        KernrecError: no config could be profiled; the message is the first reason.
+        UsageError: no config can run the problem, or the spec does not match the source.
+        KernrecError: no config could be profiled. The message gives the first reason.
     """
     start = time.monotonic()
     query, options = query or Query(), options or ProfilingOptions()
@@ -174,7 +188,7 @@ def analyze(
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
-        # An existing profile shows that the source is correct, so failing configs do not end the analysis.
+        # If a profile exists, the source can be compiled, so failing configs do not end the analysis.
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
@@ -183,7 +197,7 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # new profiles would have stored the kernel with them
+    if before and not made:  # storing new profiles would also have stored the kernel
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))
@@ -194,7 +208,10 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raise `UsageError` for a tunable without effect, which probably has another name in the source."""
+    """Raise `UsageError` if a tunable has no effect.
+
+    The tunable probably has another name in the kernel's source.
+    """
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

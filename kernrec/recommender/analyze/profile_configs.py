@@ -1,6 +1,6 @@
-"""Profile configs of a user's kernel into a database, and explain failures.
+"""Profile the configs of a user's kernel, store the profiles in a database, and explain failures.
 
-Compilers and the emulator are imported only if a config has no profile yet.
+The compilers and the emulator are imported only if there is a config without a profile.
 """
 
 import time
@@ -27,16 +27,23 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which the source counts as wrong, if no config succeeded."""
+"""Number of failed configs after which profiling ends if no config has succeeded. The source is then assumed to be
+wrong.
+"""
 _STOPPED = 2
-"""Number of stopped compilations after which profiling ends, because each of them takes minutes."""
+"""Number of stopped compilations after which profiling ends if no config has succeeded. Each such compilation takes
+minutes.
+"""
 
 Progress = Callable[[int, int], None]
-"""Callback for the number of finished configs and the total. In a large space the total is an upper bound, or 0 if
-unknown."""
+"""Callback that receives the number of finished configs and the total number of configs. In a large space, the total is
+an upper bound, or 0 if unknown.
+"""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
-"""Function that maps configs to outcomes, like `profile_configs`."""
+"""Function that profiles configs and yields the outcomes, like
+`kernrec.profile.profile_user_kernel.profile_configs`.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,32 +51,39 @@ class ProfilingOptions:
     """Options for profiling the configs of a kernel."""
 
     folder: Path | None = None
-    """Folder of the spec's files; None if it names none."""
+    """Folder that contains the files named in the kernel's spec; None if the spec names no files."""
     processes: int = 2
     budget: int = BLOCK_BUDGET
-    """Maximum number of instructions that a block may execute."""
+    """Maximum number of instructions that the emulator executes for a block."""
     only: Sequence[Config] | None = None
-    """Configs to profile, in this order; None for every valid config."""
+    """The only configs to profile, in this order; None for all valid configs."""
     whole: bool = False
     """Whether to profile every config of a large space, not only configs that may be among the best."""
     progress: Progress | None = None
     first_front: Callable[[Answer, int], None] | None = None
-    """Callback for the first answer while a large space is profiled, and for the number of configs profiled so far."""
+    """Callback that receives a first answer while a large space is still being profiled, and the number of configs
+    profiled so far.
+    """
     profiles: Profiles | None = None
-    """Function that compiles and emulates configs; None to use `processes` on this machine."""
+    """Function that compiles and emulates configs; None to use that number of `processes` on this machine."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; expected at least 1")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a progress callback for `total` configs that also counts `before` configs finished earlier."""
+        """Return a function that takes a number of finished configs and reports progress to the callback `progress`.
+
+        Args:
+            total: total number of configs to report.
+            before: number of configs that were finished earlier, which is added.
+        """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
 @dataclass(frozen=True)
 class ConfigProfiler:
-    """Profile configs of one kernel on one problem, and store the profiles in a database."""
+    """Profiler for the configs of one kernel on one problem. It stores the profiles in a database."""
 
     kernel: Kernel
     target: ProfileTarget
@@ -78,7 +92,10 @@ class ConfigProfiler:
 
     @contextmanager
     def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
-        """Yield a copy that keeps its worker processes for the whole `with` block, to profile configs in many parts."""
+        """Yield a copy of this profiler whose worker processes live until the end of the `with` block.
+
+        This is faster if configs are profiled in many small parts.
+        """
         if self.options.profiles is not None:
             yield self
             return
@@ -88,13 +105,18 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the variants that the user profiled with this emulator; create the database if it does not exist."""
+        """Return the keys of the variants that have valid profiles in the user's database, creating the database if
+        needed.
+        """
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
 
     def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the variants of a table that today's emulator counted. Counts of probes have no version."""
+        """Return the keys of the variants in a profile table that the current version of the emulator counted.
+
+        Counts that follow from the probes of a spec have no version, so they are always valid.
+        """
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -106,12 +128,13 @@ class ConfigProfiler:
         """Profile configs, store the profiles, and return the failed configs with their reasons.
 
         Args:
-            configs: configs to profile; rows are stored in batches.
+            configs: configs to profile. Their profiles are stored in batches.
             hopeless: whether to stop if the first configs all fail.
-            report: called with the number of finished configs.
+            report: callback that receives the number of finished configs.
 
         Raises:
-            KernrecError: the first `_HOPELESS` configs all failed, or the compiler was stopped for `_STOPPED` configs.
+            KernrecError: `hopeless` is true, and the first `_HOPELESS` configs all failed or the compiler was stopped
+                for `_STOPPED` of them.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
@@ -146,7 +169,14 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """Return the error if no config has a profile: `CompileError` for the source or `UsageError` for arguments."""
+        """Return the error to raise if no config could be profiled.
+
+        It is a `CompileError` if the source cannot be compiled, a `UsageError` if the arguments do not match the
+        kernel, and otherwise a `KernrecError`.
+
+        Args:
+            failure: a failed config.
+        """
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
@@ -157,7 +187,7 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # Compiling it runs the user's code, so workers must do it.
+            if job.triton is not None:  # This runs the user's Python code, so only workers may do it.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
             ((_, compiled),) = compile_many([job], processes=1)  # The result is usually cached.
             if isinstance(compiled, CompileError):
@@ -173,7 +203,10 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles with these processes, from samples of blocks or from the spec's probes."""
+    """Return a function that profiles configs with these worker processes.
+
+    The function emulates samples of blocks or, if the kernel's spec defines probes, runs these probes.
+    """
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

@@ -1,4 +1,4 @@
-"""Analyze a Triton function, given as an object or as `kernels.py:matmul`, with values for its arguments."""
+"""Analyze a Triton function for given arguments. The function is an object, or a text such as `kernels.py:matmul`."""
 
 import hashlib
 import inspect
@@ -21,7 +21,9 @@ from kernrec.recommender.request import Query
 from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Types of arrays whose values may determine what a kernel reads."""
+"""Types of integer arrays that may contain indices, so that their values determine which addresses a kernel
+accesses.
+"""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
@@ -34,20 +36,21 @@ def analyze_triton(
     configs: Sequence[Mapping[str, Any]] | None = None,
     query: Query | None = None,
 ) -> Analysis:
-    """Profile the configs of a Triton function on one call, and recommend.
+    """Profile the configs of a Triton function for one call, and recommend the best configs.
 
     Args:
         function: function decorated with `@triton.jit` (possibly autotuned), or the text `kernels.py:matmul`, or
             `package.kernels:matmul` for an installed package.
         gpu: name of the GPU.
-        arguments: values by parameter: numbers, NumPy or torch arrays, or any object with `dtype` and `shape`. Values
-            of integer arrays are used, because addresses may depend on them; other arrays need no values.
+        arguments: arguments keyed by parameter: numbers, NumPy arrays, PyTorch tensors, or any objects with `dtype` and
+            `shape`. The values of integer arrays are used, because addresses may depend on them. Other arrays need no
+            values.
         grid: grid, as in a Triton launch.
-        configs: tables of meta-parameters and compiler options; None for the autotuner's configs.
+        configs: dictionaries of meta-parameters and compiler options; None for the autotuner's configs.
         query: the query; by default the Pareto front.
 
     Raises:
-        UsageError: the function lacks `@triton.jit`, or arguments, grid or configs do not fit.
+        UsageError: the function is not decorated with `@triton.jit`, or arguments, grid or configs do not match it.
         KernrecError: Triton is not installed, or no config could be profiled.
     """
     decorated, module = None, ""
@@ -65,15 +68,15 @@ def analyze_triton(
 
 
 def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
-    """Profile the configs of a call, and recommend.
+    """Profile the configs of a described Triton call, and recommend the best configs.
 
     Args:
-        call: a call, or its .toml file, which names the function.
+        call: the call, or the .toml file that describes it.
         gpu: name of the GPU.
         query: the query; by default the Pareto front.
 
     Raises:
-        UsageError: the call does not fit the function, or a value is not accepted.
+        UsageError: the call does not match the function, or has an impossible value.
         KernrecError: Triton is not installed, or no config could be profiled.
     """
     if isinstance(call, Path):
@@ -84,10 +87,10 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """Return the file and name of a function with `@triton.jit`; ignore its other decorators.
+    """Return the source file and the name of a function decorated with `@triton.jit`. Other decorators are ignored.
 
     Raises:
-        UsageError: the function has no `@triton.jit`.
+        UsageError: the function is not decorated with `@triton.jit`, or has no source file.
     """
     inner = function
     while hasattr(inner, "fn"):
@@ -99,9 +102,10 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Convert an argument to the form of a call, and write values of integer arrays to the user's cache.
+    """Convert an argument to the form in which a `TritonCall` describes it.
 
-    Integers of 8 bits are weights, not indices, so their values are not used.
+    The values of integer arrays are written to the user's cache, because addresses may depend on them. 8-bit integers
+    are assumed to be weights, not indices, so their values are not used.
     """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
@@ -115,7 +119,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Return the cache file that stores an array's values; its name depends on its content."""
+    """Write an array's values to a file in the cache, whose name is a hash of the content, and return its path."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

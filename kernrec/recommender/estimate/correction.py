@@ -1,10 +1,14 @@
-"""Learned estimates: correct the analytical model with a trained model of measurements.
+"""Correct costs that the analytical model predicts, with a model trained on measurements.
 
-scope      the training data determine the width of the intervals: errors on held-out problems, GPUs or kernels
-scored     the trees evaluate only the candidates with the lowest predicted latency or energy, to save time
-the rest   scaled like the scored candidates, so that optimistic predictions do not rank them first
-adapted    if configs were measured on this GPU and problem, the model's error on them corrects the others without
-           training, in scale and in shape (`model.learn.adaptation`)
+scope      A `ModelScope` determines whether a model applies. The intervals depend on what the model was trained on:
+their
+           widths are errors on held-out problems, GPUs or kernels.
+scored     To save time, the decision trees are evaluated only for the candidates with the lowest predicted latency or
+           energy.
+others     The costs of the other candidates are scaled like the costs of the scored ones. Otherwise optimistic
+           predictions would rank them first.
+adapted    If configs were measured on this GPU and problem, the model's error on them also corrects the other configs,
+           without training (`model.learn.adaptation`).
 """
 
 import math
@@ -49,7 +53,13 @@ from kernrec.util.light_dataclass import dataclass
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
-    """Return the inputs of the candidates at some positions of a prediction and its costs."""
+    """Return the inputs of a trained model for some candidates.
+
+    Args:
+        prediction: prediction of the analytical model for a kernel on a problem.
+        limited: costs of the kernel's candidates under a power limit.
+        positions: positions of the candidates in the prediction.
+    """
     table, quantities = prediction.table, np.empty((len(QUANTITIES), len(positions)))
     prediction.in_engine.fill(prediction.number, prediction.start, positions, limited.costs, quantities)
     configs = prediction.rows.take(positions)
@@ -58,32 +68,33 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
 
 
 FEWEST, MOST = 5, 64
-"""Minimum number of a problem's measurements for adaptation, and the maximum number used."""
+"""Minimum number of measurements on a problem to adapt a model to them, and maximum number that is used."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Trained model with its name and a description of its training data."""
+    """Trained model, with its name and a description of its training data."""
 
     model: Model
     name: str
     training: Mapping[str, Any]
     shipped: bool = False
-    """Whether the model ships with kernrec, instead of being trained by the user."""
+    """Whether the model ships with kernrec. Other models were trained by the user."""
 
     @property
     def summary(self) -> str:
-        """Description of the training data."""
+        """One-line description of the training data."""
         rows, problems = self.training["rows"], problem_count(self.training)
         configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)} on {', '.join(self.model.gpus)}"
         recorded = f", recorded by others: {self.training['recorded']}" if "recorded" in self.training else ""
         return f"{configs}{recorded}" + (" (ships with kernrec)" if self.shipped else "")
 
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
-        """Return the model for a kernel of a data type on a GPU; None if it does not apply.
+        """Return the scope of this model for a kernel and data type on a GPU, or None if the model does not apply.
 
-        A model applies to an unknown kernel or GPU only if models trained without it beat the analytical model on each
-        held-out kernel, or on the held-out GPUs, respectively.
+        To test a model, it is trained again without some kernels or GPUs, which are then held out. The model applies to
+        a kernel outside its training data only if it was better than the analytical model on every held-out kernel. It
+        applies to a GPU outside its training data unless it was worse than the analytical model on held-out GPUs.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -94,7 +105,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ModelScope:
-    """Model applied to a kernel on a GPU."""
+    """Trained model together with the kernel, GPU and data type that it is applied to."""
 
     trained: TrainedModel
     gpu: str
@@ -105,22 +116,27 @@ class ModelScope:
     kernel_known: bool
     """Whether the model was trained on this kernel with this source."""
     adapted_to: int = 0
-    """Number of configs measured on this GPU and problem that the estimates were adapted to."""
+    """Number of configs, measured on this GPU and problem, to which the estimates were adapted."""
     beneath: "ModelScope | None" = None
-    """Model that corrects the analytical model before this one."""
+    """Model that corrects the analytical model first, before this model corrects the result; None if there is none."""
     row_kind: str = ""
-    """Kind of rows of the problem (`features.row_kind`); empty if the kernel has only one kind."""
+    """Alignment of the rows of the problem's matrices, as in `features.row_kind`; empty if the kernel does not
+    distinguish kinds of rows."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope, adapted to `measured` measurements on this GPU and problem if there are enough."""
+        """Return the scope after adaptation to measurements on this GPU and problem.
+
+        Args:
+            measured: number of measurements. If there are fewer than `FEWEST`, the model is not adapted.
+        """
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
-        """Return a copy of the scope for a problem with this kind of rows."""
+        """Return the scope for a problem with another kind of rows (`row_kind`)."""
         if kind == self.row_kind:
             return self
         if (scope := self._by_rows.get(kind)) is None:
@@ -133,11 +149,11 @@ class ModelScope:
 
     @property
     def model(self) -> Model:
-        """Model without its training data."""
+        """Trained model without the description of its training data."""
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
-        """Return the widest interval of `latency` or `energy` that applies to unmeasured problems."""
+        """Return the interval of `latency` or `energy` for problems without measurements; see `interval_of`."""
         if (interval := self._intervals.get(quantity)) is None:
             gpu = self.gpu if self.gpu_known else None
             interval = interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
@@ -150,7 +166,7 @@ class ModelScope:
 
     @property
     def note(self) -> Note:
-        """Note on the model, which answers show."""
+        """Note on the model and its intervals for answers that use the model."""
         trained = self.trained
         source = "learned" if self.gpu_known or self.adapted_to else "transferred"
         text = f"source {source}: model {trained.name}"
@@ -170,7 +186,7 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Describe the accuracy on held-out GPUs and on trained GPUs; return nothing if no GPU was held out."""
+        """Compare the accuracy on held-out GPUs with that on GPUs of the training; empty if no GPU was held out."""
         scores = self.model.scores
         names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -182,7 +198,7 @@ class ModelScope:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return a description of the model and its scope as plain values for JSON."""
         return {
             "name": self.trained.name,
             "kernel": self.kernel,
@@ -205,17 +221,19 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the widest interval that applies to unmeasured problems.
+    """Return the interval of a model's estimates for problems without measurements.
 
-    An interval for the kind of rows on the GPU takes precedence, then an interval for the data type.
+    The interval is the widest of those for new problems, for a new GPU and for a new kernel, as far as they apply. The
+    interval for new problems is the most specific one that the model has: for the kind of rows and data type on the
+    GPU, for the data type on the GPU, for the GPU, or for all GPUs.
 
     Args:
-        model: the model.
+        model: the trained model.
         quantity: `latency` or `energy`.
-        gpu: name of the GPU; None if the model was not trained on it.
+        gpu: name of the GPU; None if the model was not trained on this GPU.
         dtype: data type of the problem.
         kernel_known: whether the model was trained on the kernel.
-        row_kind: kind of rows of the problem.
+        row_kind: kind of rows of the problem (`features.row_kind`).
     """
     by_group = model.intervals.get(quantity, {})
     keys = [on_rows(gpu, dtype, row_kind), on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
@@ -228,13 +246,13 @@ def interval_of(
 
 
 class AppliedModel:
-    """Model applied to a table: the engine's form, and the scope for each kind of rows."""
+    """Trained model in the engine's form, prepared for the configs of one static table."""
 
     def __init__(self, scope: ModelScope, table: StaticTable) -> None:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each of the engine's numbers of a kind of rows."""
+        """Scope for each kind of rows. The engine refers to a kind of rows by its index in this list."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         layers, different_gpu = [], []
         for each in (scope.beneath, scope):
@@ -261,7 +279,7 @@ class AppliedModel:
 
 
 def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
-    """Return a model in the form for a table, cached in the table."""
+    """Return the model of a scope, prepared for a static table. The table caches the result."""
     models: list[AppliedModel] = table.models
     for model in models:
         if model.scope is scope:
@@ -273,16 +291,16 @@ def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
 def adapted(
     predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Costs:
-    """Return a model's costs, adapted to the measurements on this GPU and problem.
+    """Adapt the costs from a trained model to measurements on the same GPU and problem.
 
-    With fewer than `FEWEST` measurements, only the common scale in `costs.with_measured` applies.
+    If there are fewer than `FEWEST` measurements, return `predicted`. Then only `costs.with_measured` scales the costs.
 
     Args:
-        predicted: costs of candidates at one operating point.
-        scored: candidates that the model evaluated, ascending, (N,).
-        features: their features, (N, F).
-        positions: measured candidates, a subset of `scored`.
-        measured: their measurements, in the same order.
+        predicted: costs of the candidates of a kernel at one operating point, corrected by the model.
+        scored: ascending positions of the candidates that the model evaluated, (N,).
+        features: features of these candidates, (N, F).
+        positions: positions of the measured candidates, a subset of `scored`.
+        measured: measurements of these candidates, in the same order.
     """
     if len(positions) < FEWEST:
         return predicted
@@ -301,7 +319,7 @@ def adapted(
         residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
         adaptations["energy"] = adapt(features[place[has_energy]], residual)
     factors = {name: np.exp(adaptation.correction(features)) for name, adaptation in adaptations.items()}
-    # Without measured energy, the power is not corrected.
+    # If energy was not measured, the power does not change, so energy changes like latency.
     factors.setdefault("energy", factors["latency"])
 
     after = predicted

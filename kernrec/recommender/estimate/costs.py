@@ -1,25 +1,26 @@
 """Expected costs of each candidate, with intervals and sources.
 
-    predicted  prediction of the analytical model; its interval follows from published measurements
-    measured   database rows for this GPU and problem replace predictions; the remaining predictions are first scaled
-               to the measurements
+    predicted  costs that the analytical model predicts, with intervals that follow from published measurements
+    measured   costs from database rows for this GPU and problem. They replace predictions, and the predictions for the
+               other configs are scaled to them.
 
-An estimate from another source is a function from `Costs` to `Costs`, applied between these two steps.
+Between these two steps, a trained model may correct the predicted costs. The correction converts `Costs` to `Costs`.
 
-Why predictions are scaled: all configs of a kernel on a problem share most of the prediction's error. An analytical
-model that is 30 % too low would rank every unmeasured config before all measured ones. It would lead users away from
-the configs that are known to be good.
+Why predictions are scaled: all configs of a kernel on a problem share most of the prediction's error. For example, if
+the analytical model predicts times that are 30 % too low, every unmeasured config would rank before all measured
+configs. Users would be led away from configs that are known to be good.
 
-How: let r be the logarithms of measured over predicted, of latency and of power separately, over the n measured
-configs of a kernel. The error of a prediction consists of the config's own part, of variance s = OWN x V, and of a
-part shared by the kernel and problem, of variance t = (1 - OWN) x V. V is the variance behind `INTERVAL`. The expected
-shared part is w x median(r) with
+How predictions are scaled: let r be the logarithms of measured / predicted over the n measured configs of a kernel,
+separately for latency and for power. The error of a prediction has two parts. The individual part of the config has the
+variance s = OWN x V. The part that all configs of the kernel share on the problem has the variance t = (1 - OWN) x V.
+V is the variance behind the interval `INTERVAL`. The expected value of the shared part is w x median(r) with
 
     w = t / (t + s / n)
 
-which is 0.65 for one measurement and 0.90 for five. If predictions are too low by more than t allows, t is
-median(r)**2. So in doubt, a measured config ranks before an unmeasured config. A fraction 1 - w of the shared
-variance t remains, and all of the own variance. The intervals of the remaining predictions shrink accordingly.
+For one measurement, w is 0.65; for five, it is 0.90. If predictions are so much too low that median(r)**2 exceeds t,
+median(r)**2 is used as t, so that in doubt a measured config ranks before an unmeasured config. After scaling, a
+fraction 1 - w of the shared variance remains, and all of the individual variance. The intervals of scaled predictions
+shrink accordingly.
 """
 
 import math
@@ -40,21 +41,28 @@ Array = np.ndarray
 PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
-"""Default fraction of a prediction's variance due to the config's own error. For times and energies of the analytical
-model, `kernrec.model.analytical.spread` states both parts. On recorded convolutions of three GPUs, scaling to five
-measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
-variance falls to 0.35."""
+"""Default fraction of the variance of a prediction that is due to the individual error of the config. For the
+analytical model, `kernrec.model.analytical.spread` states the individual and the shared error instead. The fraction is
+estimated from recorded convolutions on three GPUs: scaling to five measurements, which removes most of the shared
+error, reduced the error of a transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio of the errors is
+0.59, so the variance falls to 0.35 of its value."""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Return the intervals and sources of K kinds of estimates, one row per argument, (4, K), or (2, 4, K).
+    """Combine the intervals and sources of K kinds of estimates in one array.
+
+    Estimates of the same kind have the same source, and intervals of the same relative width.
 
     Args:
-        below: factor from the lower end of the 90 % interval to the value.
-        above: factor from the value to the upper end of the 90 % interval.
-        source: indices into `SOURCES`.
-        own: logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and
-            problem. These configs share the rest of the error. (K,), or (2, K) for two quantities.
+        below: ratio of the value to the lower end of the 90 % interval.
+        above: ratio of the upper end of the 90 % interval to the value.
+        source: index in `SOURCES`.
+        own: logarithmic half-width of the 90 % interval of the config's individual error. It applies to comparisons of
+            configs of the same kernel and problem, because they share the rest of the error. The shape is (K,), or
+            (2, K) for two quantities.
+
+    Returns:
+        Array with one row per argument, (4, K) or (2, 4, K).
     """
     kinds = np.empty((*own.shape[:-1], 4, own.shape[-1]))
     for row, values in enumerate((below, above, source, own)):
@@ -66,17 +74,18 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """One quantity of C candidates with its 90 % interval, in SI units; arrays (C,) or (points, C). See `costs.Costs`.
+    """Values of one cost of C candidates in SI units, with 90 % intervals and sources.
 
-    An answer shows few candidates, so arrays of intervals and sources are built only on access.
+    Arrays have the shape (C,) or (points, C). An answer shows only a few candidates, so arrays of intervals and sources
+    are computed only when they are first read.
     """
 
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Column of `kinds` for each estimate, of any numeric type, in the shape of `value`."""
+        """Kind of each estimate: index of a column of `kinds`, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
-        """Intervals and sources as from `kinds_of`, (4, K)."""
+        """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
     def _numbers(self) -> Array:
@@ -84,26 +93,26 @@ class Estimates:
 
     @cached_property
     def low(self) -> Array:
-        """Lower ends of the intervals."""
+        """Lower ends of the 90 % intervals."""
         return np.asarray(self.value / self.by_kind(_BELOW))
 
     @cached_property
     def high(self) -> Array:
-        """Upper ends of the intervals."""
+        """Upper ends of the 90 % intervals."""
         return np.asarray(self.value * self.by_kind(_ABOVE))
 
     @property
     def source(self) -> Array:
-        """Indices into `SOURCES`, int8."""
+        """Index of each source in `SOURCES`, int8."""
         return self.for_each(self.kinds[_SOURCE].astype(np.int8))
 
     @property
     def own(self) -> Array:
-        """Logarithmic half-widths of the intervals of the configs' own errors."""
+        """Logarithmic half-widths of the 90 % intervals of the individual errors of the configs."""
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return a row of `kinds` for each candidate, in the shape of `value`."""
+        """Return the value that row number `row` of `kinds` has for each candidate, in the shape of `value`."""
         return self.for_each(self.kinds[row])
 
     def for_each(self, values: Array) -> Array:
@@ -111,13 +120,21 @@ class Estimates:
         return np.asarray(values.take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
-        """Return the estimate of one candidate at one operating point."""
+        """Return one estimate.
+
+        Args:
+            place: index of the estimate in `value`: (candidate,), or (operating point, candidate).
+        """
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
     def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
-        """Return the estimates of several candidates; each is given by an index for each axis of `value`."""
+        """Return several estimates.
+
+        Args:
+            places: for each axis of `value`, the indices of the estimates on this axis.
+        """
         columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
         return [
             Estimate(value, value / below, value * above, SOURCES[int(source)], own)
@@ -125,32 +142,34 @@ class Estimates:
         ]
 
     def at(self, point: int | slice) -> "Estimates":
-        """Select one or more operating points."""
+        """Return the estimates at one or more operating points."""
         return Estimates(self.value[point], self.kind[point], self.kinds)
 
 
-_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # This is the variance of the analytical model's error.
+_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
 
 LATENCY, ENERGY, POWER = range(3)
-"""Rows of `Costs.values`."""
+"""Indices of the rows of `Costs.values`."""
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Minimum half-width of a measured interval, as a fraction. The protocol accepts this drift of a GPU without
-another measurement. The interval stated by one session does not include it."""
+"""Minimum half-width of the interval of a measured cost, as a fraction. The measurement protocol accepts a drift of the
+GPU by this fraction without another measurement, and the interval that one session states does not include the
+drift."""
 UNSTATED_ENERGY = 0.12
-"""Half-width of a measured energy without a stated interval: the error of an energy counter read at the start and stop
-of one second (docs/protocol.md, on energy)."""
+"""Half-width, as a fraction, of the interval of a measured energy if the row states no interval. It is the error of an
+energy counter that is read at the start and at the end of one second (docs/protocol.md, on energy)."""
 
 
 class Costs:
-    """Cost table of C candidates, at one or more operating points."""
+    """Latency, energy and power of C candidates at one or more operating points, with intervals and sources."""
 
     def __init__(self, values: Array, kind: Array, kinds: Array) -> None:
         self.values = values
-        """Latency in seconds, energy in joules, and mean power in watts while running, (3, C) or (3, points, C)."""
+        """Latency in seconds, energy in joules, and mean power in watts while a candidate runs, (3, C) or
+        (3, points, C)."""
         self.kind = kind
-        """Column of `kinds` for latency and energy, of any numeric type, (2, C) or (2, points, C)."""
+        """Kind of each latency and energy: index of a column of `kinds`, any numeric type, (2, C) or (2, points, C)."""
         self.kinds = kinds
-        """Intervals and sources of latency and energy as from `kinds_of`, (2, 4, K)."""
+        """Intervals and sources of each kind of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
 
     @property
     def latency(self) -> Estimates:
@@ -164,34 +183,41 @@ class Costs:
 
     @property
     def power_w(self) -> Array:
-        """Mean power in watts while running, (C,) or (points, C)."""
+        """Mean power in watts while a candidate runs, (C,) or (points, C)."""
         return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
-        """Select one or more operating points from a table."""
+        """Return the costs at one or more operating points."""
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
     def part(self, part: slice) -> "Costs":
-        """Select some of the candidates."""
+        """Return the costs of some of the candidates."""
         return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Return one table from the tables of several operating points."""
+        """Combine costs of the same candidates at single operating points into costs at several operating points."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)
         return cls(np.stack([costs.values for costs in points], 1), kind, kinds)
 
     def scaled(self, *factors: Array | float) -> "Costs":
-        """Return a copy with latency, energy and power multiplied by factors, and unchanged sources."""
+        """Return a copy with latency, energy and power multiplied by the three factors. Sources do not change."""
         values = np.empty_like(self.values)
         for after, before, factor in zip(values, self.values, factors, strict=True):
             np.multiply(before, factor, out=after)
         return Costs(values, self.kind, self.kinds)
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
-        """Return a copy with other values of a quantity at some positions of C, with these columns of `kinds`."""
+        """Return a copy in which one cost of some candidates has new values.
+
+        Args:
+            quantity: `LATENCY` or `ENERGY`.
+            positions: positions of the candidates, (N,).
+            values: new values of these candidates, (N,).
+            kinds: kind of each new value, as returned by `kinds_of`, (4, N).
+        """
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
         kind[quantity, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
@@ -200,20 +226,22 @@ class Costs:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """Factors that scale a kernel's predictions to its measurements."""
+    """Factors that scale the predictions for a kernel to its measurements."""
 
     latency: float
+    """Factor on the predicted latencies."""
     power: float
+    """Factor on the predicted powers."""
     configs: int
-    """Number of measured configs behind the factors."""
+    """Number of measured configs from which the factors were computed."""
     latency_common: float
-    """Remaining fraction of the variance of the shared latency error."""
+    """Fraction that scaling leaves of the variance of the latency error that all configs of the kernel share."""
     power_common: float
-    """Remaining fraction of the variance of the shared power error."""
+    """Fraction that scaling leaves of the variance of the power error that all configs of the kernel share."""
 
     def apply(self, predicted: Costs) -> Costs:
-        """Return predictions of the same kernel and problem, scaled to the measurements."""
-        # Energy is power times time, so its uncertainty is the larger of their uncertainties.
+        """Scale predictions for the same kernel and problem to the measurements."""
+        # Energy is power times time. Use the larger of the remaining fractions of power and time for energy.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -228,21 +256,24 @@ class Rescaling:
 OF_REGIMES = np.stack(
     [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
 )
-"""Kinds of the analytical model's times and energies, indexed like `spread.REGIMES`, (2, 4, regimes)."""
+"""Kinds of latencies and energies that the analytical model predicts, one for each of `REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(
     predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> tuple[Costs, Rescaling | None]:
-    """Return the costs with measurements in place of predictions, and the other predictions scaled to them.
+    """Replace predictions by measurements, and scale the other predictions to the measurements.
 
-    If only latency was measured, energy is the predicted power times the measured time, and keeps the source of
-    the prediction.
+    If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency.
+    The source of this energy remains that of the prediction.
 
     Args:
-        predicted: costs of all candidates.
-        positions: measured candidates, ascending.
-        measured: their measurements, in the same order.
+        predicted: predicted costs of all candidates of a kernel at one operating point.
+        positions: ascending positions of the measured candidates.
+        measured: measurements of these candidates, in the same order.
+
+    Returns:
+        New costs, and the factors on the predictions (None if there are no measurements).
     """
     if not len(positions):
         return predicted, None
@@ -255,7 +286,7 @@ def with_measured(
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
-    # Without measured energy, use the predicted power times the measured time.
+    # If energy was not measured, use the predicted power times the measured time.
     rescaled.values[ENERGY, positions] *= latency / rescaled.values[LATENCY, positions]
     rescaled.values[POWER, with_energy] = [
         row.energy_j / row.latency_s if row.power_w is None else row.power_w
@@ -271,20 +302,27 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds of measured values, whose error belongs entirely to the config; arrays (N,)."""
+    """Return the kinds of N measured values, as `kinds_of` does. A measured config shares no error with other configs.
+
+    Args:
+        value: measured values, (N,).
+        low: lower ends of the 90 % intervals, (N,).
+        high: upper ends of the intervals, (N,).
+    """
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
-    """Return predictions at one operating point, corrected with measurements at another.
+    """Correct the predictions at one operating point with measurements at another operating point.
 
-    A measured config is expected to have the same error at both points. Others are scaled to the measurements. All
-    remain predictions, with the intervals of predictions.
+    The prediction for a measured config is assumed to have the same relative error at both operating points. The
+    predictions for other configs are scaled. The results still count as predictions and have the intervals of
+    predictions.
 
     Args:
-        predicted: predictions at this operating point.
-        elsewhere: costs at the other operating point, including measurements.
-        predicted_elsewhere: predictions at the other operating point.
+        predicted: predicted costs at the operating point without measurements.
+        elsewhere: costs at the operating point with measurements, after `with_measured`.
+        predicted_elsewhere: predicted costs at the operating point with measurements.
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
@@ -293,13 +331,20 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
 
 
 def median(values: Array) -> float:
-    """Return the median. `np.median` would take longer than a model's trees, and would import `np.ma`."""
+    """Return the median of an array.
+
+    This is faster than `np.median`, which takes longer than the decision trees of a model and imports `np.ma`.
+    """
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor on predictions, and the remaining fraction of the variance of their shared error."""
+    """Return the factor by which predictions are multiplied, and the fraction of the shared variance that remains.
+
+    Args:
+        ratios: measured cost / predicted cost of each measured config, (N,).
+    """
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -311,10 +356,17 @@ def _scale(ratios: Array) -> tuple[float, float]:
 def _interval(
     value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
-    """Return the stated interval around measured values, at least as wide as the GPU's drift; arrays (N,)."""
+    """Return the lower and upper ends of the intervals of N measured values, (N,) each.
+
+    Args:
+        value: measured values, (N,).
+        stated: lower and upper end of each interval; None if the row does not state it.
+        least: minimum half-width as a fraction of the value.
+        unstated: half-width, as a fraction of the value, of an interval that is not stated.
+    """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
-        values = np.array(bounds, dtype=np.float64)  # The conversion turns None into NaN.
+        values = np.array(bounds, dtype=np.float64)  # This conversion turns None into NaN.
         return np.where(np.isnan(values), value * (1.0 + side * unstated), values)
 
     lows, highs = zip(*stated, strict=True)

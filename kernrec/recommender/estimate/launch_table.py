@@ -1,6 +1,6 @@
-"""Profiles, resource demand and geometry of launches, for every config of a space.
+"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space.
 
-`kernel_plan` hands the engine everything that is equal for all problems of a space.
+`kernel_plan` converts the parts that are the same for all problems to the engine's form.
 """
 
 from functools import cached_property
@@ -35,54 +35,65 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """Profiles and resource demand of one launch, for every config of a space."""
+    """Profiles and resource demand of one launch of a kernel, for every config of the kernel's space."""
 
     demand: Demand
-    """Resource demand, by row of the profile table."""
+    """Resource demand of each variant, in the order of `profiles`."""
     variant: Array
-    """Row of the profile table for each row of the space, -1 without a profile; (rows,)."""
+    """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
-    """Profiles; for a kernel profiled from a sample of blocks, without the sectors that hit in L1."""
+    """Profile of each variant. If the kernel was profiled from a sample of blocks, sectors that hit in L1 are not
+    counted."""
     sample: SampledLaunch | None
-    """Sample of a kernel profiled from a sample of blocks; else None."""
+    """Further results of the emulated blocks, if the kernel was profiled from a sample of blocks; otherwise None."""
     access: TensorAccess
+    """Tensors that the blocks of the launch read and write."""
     incomplete: bool
     """Whether any variant of the space lacks a profile of this launch."""
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """Loops whose trips the profiles count, in order."""
+        """Names of the loops for which the profiles contain counts per trip, in order."""
         return self.profiles.terms[1:]
 
 
 @dataclass(frozen=True)
 class LaunchGeometry:
-    """Geometry of one launch for every row of a space; arrays (rows,)."""
+    """Geometry of one launch for every config of a space. Arrays have shape (configs,) unless stated otherwise."""
 
     performed: Array
     """Whether the config performs the launch."""
     warps: Array
     """Warps per block."""
     prefetch: Array
-    """Number of trips whose loads are prefetched."""
+    """Number of loop trips whose loads are issued in advance."""
     resident: Array
-    """Resident blocks per SM; 0 if the launch does not fit. It is 1 for a user's kernel that exceeds the registers by
-    less than the allocation granularity. Such a config is estimated only if it ran with another compiler."""
+    """Resident blocks per SM; 0 if a block does not fit into an SM. It is 1 if the kernel is a user's and exceeds the
+    number of registers by less than the allocation granularity. Such a config is estimated only if it was measured,
+    because another compiler may have used fewer registers."""
     fits: Array
-    """Whether the launch fits as compiled."""
+    """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
-    """Resident warps as a fraction of an SM's maximum; 0 if the launch does not fit."""
+    """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Clocks of the busiest pipe, clocks of a lone block, joules of the core, by term of a demand; (terms, 3, rows)."""
+    """Inputs of quick costs for each term of the demand: clocks of the busiest pipe, clocks of a block that is alone on
+    its SM, and joules of the core; (terms, 3, configs)."""
 
     @cached_property
     def columns(self) -> Array:
-        """`resident`, `warps` and `prefetch` as rows, (3, rows)."""
+        """`resident`, `warps` and `prefetch` as the rows of one array, (3, configs)."""
         return np.stack([self.resident, self.warps, self.prefetch])
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of prefetched trips; 0 for sampled code without asynchronous copies."""
+    """Return the number of prefetched loop trips of each config, (configs,).
+
+    If the kernel was profiled from a sample of blocks, the number is 0 for code without asynchronous copies.
+
+    Args:
+        launch: table of the launch.
+        declared: number of prefetched trips that the spec declares for each config, (configs,).
+    """
     if launch.sample is None or not declared.any():
         return declared
     table = launch.sample.table
@@ -93,13 +104,19 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clocks of a second pass in quick costs; its blocks only start, load once and store."""
+"""Clocks of each launch after the first in quick costs. The blocks of such a launch are assumed only to start, load
+once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
-    """Return a table's kernel in the engine's form, valid for all problems with this problem's launch geometry.
+    """Convert the kernel of a static table to the engine's form.
 
-    For a kernel profiled from a sample of blocks, the plan is valid for this problem only.
+    The result is valid for all problems with the same launch geometry. If the kernel was profiled from a sample of
+    blocks, it is valid only for the given problem.
+
+    Args:
+        table: `StaticTable` of the kernel.
+        on_problem: config space of the kernel on the problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -148,7 +165,11 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Compute every config's work in one launch from a sample of blocks, by row of `LaunchWork`, (rows, configs)."""
+    """Compute the work of every config in one launch from a sample of blocks.
+
+    Returns:
+        Array with the rows of `kernrec.model.analytical.microarchitecture`, such as `BLOCKS`, (rows, configs).
+    """
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None
@@ -167,7 +188,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
+    with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         touched = footprints(sample.table, variants, in_order, table.scratch)
         rereads = sample.rereads(variants)

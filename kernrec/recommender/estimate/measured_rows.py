@@ -1,7 +1,7 @@
-"""Find the measured rows that apply to one kernel on one problem: which configs ran, and their costs.
+"""Find the database rows that apply to one kernel on one problem, and the configs that were measured or failed.
 
-Some rows of the log do not apply. A config with another source version is a different config. A measurement at another
-power limit or clock has other costs. A failed config is never recommended.
+Some rows do not apply. Rows about another version of the kernel's source are about different configs. Measurements at
+another power limit or clock have other costs. A config that failed is never recommended.
 """
 
 from collections import Counter
@@ -18,31 +18,39 @@ from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 _SAME_W = 0.5
-"""Tolerance in watts for equal power limits, which are set in whole watts."""
+"""Difference in watts up to which two power limits count as equal. Limits are set in whole watts."""
 _SAME_HZ = 7.5e6
-"""Tolerance in Hz for equal clocks: half of the 15 MHz step of NVIDIA's core clocks."""
+"""Difference in Hz up to which two clocks count as equal: half of the 15 MHz step of NVIDIA's core clocks."""
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """Measured rows of one kernel on one problem, GPU and operating point."""
+    """Measurements and failures of one kernel on one problem and GPU, at one operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Rows of the space for `measured`, in the same order; ascending."""
+    """Ascending rows of the kernel's space that contain the measured configs."""
     measured: tuple[MeasuredAnswer, ...] = ()
+    """Measurements of these configs, in the order of `rows`."""
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Rows of the space that failed and must not be selected; ascending."""
+    """Ascending rows of the space that contain configs which failed and must not be recommended."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Number of failed rows by outcome."""
+    """Number of failed configs, keyed by the outcome of the failed run."""
     stale: int = 0
-    """Number of configs measured, or failed, with another source version."""
+    """Number of configs that were measured or failed with another version of the kernel's source."""
     elsewhere: int = 0
-    """Number of configs measured only at other operating points."""
+    """Number of configs that were measured only at other operating points."""
     impossible: int = 0
-    """Number of configs whose rows violate a law of physics."""
+    """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return the positions in `rows` (ascending) that were measured, and their measurements."""
+        """Find the measurements of some configs.
+
+        Args:
+            rows: ascending rows of the space that contain the configs.
+
+        Returns:
+            Positions in `rows` of the configs that were measured, and their measurements in the same order.
+        """
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -56,9 +64,16 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the rows of `evidence` about this space on this problem, at each operating point.
+    """Return the measured rows of a kernel on a problem, for each operating point.
 
-    `elsewhere` counts the configs that were measured at none of the points.
+    In the result, `elsewhere` counts only configs that were measured at none of the operating points.
+
+    Args:
+        space: config space of the kernel.
+        on_problem: the space on the problem.
+        gpu: the GPU.
+        evidence: database rows about the problem and the GPU.
+        points: operating points.
     """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
@@ -87,7 +102,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # The default limit may be stored as None or in watts, so two measurements can apply; the latest counts.
+    # Two measurements of a config can apply, because the default limit is stored as None or in watts. Use the latest.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:
@@ -105,7 +120,7 @@ def _at_point(
 
 
 def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
-    """Return whether a row was measured at this power limit and locked core clock."""
+    """Return whether a row was measured at the power limit and core clock of an operating point."""
     limit = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w
     if abs(point.limit_w(gpu) - limit) > _SAME_W or row.locked_memory_clock_hz is not None:
         return False
@@ -115,5 +130,5 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
 
 
 def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
-    """Return the configs of rows; skip rows with the source hash `without`."""
+    """Return the set of configs in some rows. Rows whose kernel has the hash `without` are skipped."""
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

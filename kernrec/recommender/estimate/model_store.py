@@ -1,11 +1,15 @@
 """Load calibrations and trained models, which are stored next to the database of their measurements.
 
-    next to the first database  `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; or a file
-                                named after the kernel if the op's model does not apply
-    shipped with kernrec        files of these names beside the prebuilt database, searched last; and models of vendor
-                                libraries, `models/vendor/<op>.json`
+Two folders are searched, in this order:
 
-An unusable file is reported once, in one line, and skipped.
+    the user's folder     `models`, next to the first database
+    the shipped folder    `models`, next to the prebuilt database that ships with kernrec
+
+Both may contain `calibration.json` and trained models. A model file is named after an op and a GPU (`<op>@<gpu>.json`)
+or after an op for all GPUs (`<op>.json`). A model of a single kernel is named after the kernel instead of the op. The
+shipped folder also contains models of vendor libraries (`vendor/<op>.json`).
+
+An unusable file is skipped and reported once, in one line.
 """
 
 import os
@@ -30,13 +34,15 @@ if TYPE_CHECKING:
 
 
 class ModelStore:
-    """Calibrations and models in several folders. Each file is read once, from the first folder that contains it.
+    """Calibrations and trained models of the user and of kernrec.
+
+    Each file is read once, from the first folder that contains it.
 
     Args:
-        folder: folder of the user's models; None for shipped models only.
-        stack: databases that the user's models should have been trained on.
+        folder: folder with the user's models; None to use only shipped models.
+        stack: open databases. A warning is issued if the user's models were trained on other measurements.
         calibrated: whether to use calibrations.
-        own: whether this user's kernrec wrote the database next to the folder.
+        own: whether the user's kernrec wrote the database next to `folder`. If not, shipped models take precedence.
     """
 
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True, own: bool = True) -> None:
@@ -68,7 +74,13 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store next to the first of some databases, or next to the user's database if None."""
+        """Return the store whose folder is next to a database.
+
+        Args:
+            databases: databases, of which the first one counts; None for the user's database.
+            stack: the databases, if they are already open.
+            calibrated: whether to use calibrations.
+        """
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -77,7 +89,7 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return the modification time and size of each file in the folders, then the number of calibrations."""
+        """Return path, modification time and size of each file in the folders, then the number of calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
         listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
@@ -85,15 +97,23 @@ class ModelStore:
 
     @property
     def calibrations(self) -> Mapping[str, Calibration]:
-        """Calibrations in use, by architecture."""
+        """Calibrations in use, keyed by GPU architecture."""
         return self._calibrations
 
     def calibration(self, gpu: GPU) -> Calibration | None:
-        """Return the calibration of a GPU's architecture; None if there is none."""
+        """Return the calibration of a GPU's architecture, or None if there is none."""
         return self._calibrations.get(gpu.arch)
 
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
-        """Return the model of an op or kernel for a GPU, or else for all GPUs, if it matches the calibration in use."""
+        """Return the trained model of an op or kernel, or None if there is none.
+
+        A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
+        another calibration of the GPU's architecture than the calibration in use.
+
+        Args:
+            op: name of the op or kernel.
+            gpu: the GPU.
+        """
         if not self._folders:
             return None
         for name in (f"{op}@{gpu.name}", op):
@@ -104,16 +124,23 @@ class ModelStore:
         return None
 
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the model for a kernel on a GPU: the op's model, or else the kernel's own model.
+        """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both apply, the op's model is used only if it was trained on the kernel and on the GPU. If neither model was
-        trained on the GPU, the op's model must have been better on held-out GPUs. Both models apply if the op's model
-        was trained on top of the kernel's model.
+        There may be a model of the op and a model of the kernel. If both apply, the op's model is used if it was
+        trained on the kernel and on the GPU. If neither model was trained on the GPU, it is enough that the op's model
+        was tested on held-out GPUs. Otherwise the kernel's model is used. If the op's model was trained to correct the
+        kernel's model, both are used, one after the other.
+
+        Args:
+            op: name of the op.
+            kernel: the kernel.
+            gpu: the GPU.
+            dtype: data type of the problem.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # Do not cache: the next call skips the unreadable file.
+            if len(self._reported) > reported:  # Do not cache this, because the next call skips the unreadable file.
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -134,17 +161,24 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the model of the kernel itself, which a model of its op can correct further."""
+        """Return the scope of the model of the kernel itself, whose result a model of the op can correct further."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the model of this name for a kernel; None if it does not apply or cannot be read."""
+        """Return the scope of the model of an op or kernel, or None if the model does not apply or cannot be read.
+
+        Args:
+            name: name of the op or kernel whose model to use.
+            kernel: kernel whose costs are corrected.
+            gpu: the GPU.
+            dtype: data type of the problem.
+        """
         model = self.model(name, gpu)
         scope = None if model is None else model.scope(gpu, kernel, dtype)
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Read the trees that a scope needs, and return whether this succeeded."""
+        """Read the decision trees that the model of a scope needs. Return whether they could be read."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]
@@ -155,7 +189,7 @@ class ModelStore:
         return True
 
     def vendor_model(self, op: str) -> "VendorModel | None":
-        """Return the model of an op's vendor libraries; None if none ships."""
+        """Return the model of the vendor libraries for an op, or None if kernrec ships no such model."""
         if op not in self._vendor:
             self._vendor[op] = None
             path = paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json"
@@ -169,7 +203,7 @@ class ModelStore:
         return self._vendor[op]
 
     def warnings(self) -> tuple[str, ...]:
-        """Return notes on the faulty files found since the last call."""
+        """Return the warnings about unusable or outdated files that were issued since the last call."""
         pending, self._pending = tuple(self._pending), []
         return pending
 
@@ -180,7 +214,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # `exists` returns False for a link to itself, which must be reported.
+            # Check for a link too: `exists` is False for a link to itself, which must be reported.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:
@@ -219,7 +253,7 @@ class ModelStore:
         return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
-        """Warn if a model was trained on other measurements than the databases contain."""
+        """Warn if the databases contain other measurements than those that a model was trained on."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
@@ -233,7 +267,7 @@ class ModelStore:
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
-        """Return whether a model was trained with the calibration in use on a GPU."""
+        """Return whether a model was trained with the calibration that is in use for a GPU's architecture."""
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
@@ -248,7 +282,11 @@ class ModelStore:
 
 
 def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row for each model and calibration of a folder, and a text for each other file."""
+    """List the calibrations and models in a folder.
+
+    Returns:
+        A row of plain values for each calibration and model, and an error message for each file that cannot be read.
+    """
     from kernrec.model.learn.model_file import load, problem_count
 
     rows: list[dict[str, Any]] = []

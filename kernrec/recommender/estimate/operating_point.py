@@ -1,4 +1,4 @@
-"""Operating point of a GPU: power limit and core clock."""
+"""Operating points of a GPU. An operating point is a power limit together with a core clock."""
 
 from typing import NamedTuple
 
@@ -6,19 +6,22 @@ from kernrec.gpu import GPU
 
 
 class OperatingPoint(NamedTuple):
-    """Operating point of a GPU."""
+    """Power limit and core clock of a GPU."""
 
     power_limit_w: float | None = None
-    """Power limit in watts; None for the GPU's default, its TDP."""
+    """Power limit in watts; None for the GPU's default limit, which is its TDP."""
     clock_hz: float | None = None
-    """Locked core clock in Hz; None if the clock boosts as far as the power limit allows."""
+    """Locked core clock in Hz; None if the clock is not locked and rises as far as the power limit allows."""
 
     def limit_w(self, gpu: GPU) -> float:
-        """Return the power limit in watts; the GPU's default if none is set."""
+        """Return the power limit in watts, or the GPU's default limit if no limit is set."""
         return gpu.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def is_default(self, gpu: GPU) -> bool:
-        """Return whether this is the default power limit without a locked clock, for which recordings are valid."""
+        """Return whether the power limit is the GPU's default and the clock is not locked.
+
+        Published recordings are valid only for this operating point.
+        """
         return self.clock_hz is None and self.limit_w(gpu) == gpu.tdp_w
 
 

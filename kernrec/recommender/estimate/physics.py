@@ -1,15 +1,17 @@
-"""Enforce laws of physics on estimates, whatever a model, a file or a user's row claims.
+"""Enforce laws of physics on the costs from models, files and measured rows.
 
     memory   the tensors of a problem must fit into the GPU's memory
-    finite   every time, power and energy is a positive number
-    bytes    a time is at least the compulsory DRAM bytes over the memory's bandwidth
-    roof     a time is at least the operations over the peak rate at the row's clock
-    watts    no mean power exceeds the limit of its row
+    finite   every time, power and energy is a positive, finite number
+    bytes    a time is at least the compulsory DRAM bytes divided by the memory bandwidth
+    roof     a time is at least the number of operations divided by the peak rate at the clock of the estimate
+    watts    a mean power is at most the power limit of the estimate
 
-The engine checks candidates (`Ranking::enforce`), `measured_rows` checks measured rows with `impossible`, and
-`baselines_of` checks baselines with `is_number` and `operating_point.at_point`. A small violation is corrected: the
-time is raised to the bound, or the launch is slowed to its limit. A large one is rejected, and the analytical model
-replaces it. Notes name the rejected values.
+The engine checks the costs of candidates (`Ranking::enforce`). `measured_rows` checks measured rows with `impossible`.
+`baselines_of` checks baselines with `is_number` and `operating_point.at_point`.
+
+If an estimate violates a law by a small factor, it is corrected: the time is raised to the bound, or to the time at
+which the power keeps the limit. If it violates a law by a large factor, it is rejected, and the analytical model's
+estimate is used instead. Notes in the answer name the rejected values.
 """
 
 from collections.abc import Iterator
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 _METER = 1.5
-"""Minimum ratio of measured power to the power limit of an impossible row. Some GPUs exceed a limit that is too low
-for their lowest clock: a recorded RTX 3090 drew 137 W under 100 W."""
+"""Ratio of the measured power to the power limit above which a row counts as impossible. It is far above 1, because
+some GPUs exceed a limit that is too low for their lowest clock: a recorded RTX 3090 drew 137 W under a limit of 100
+W."""
 
 
 def memory_needed(problem: Problem) -> float:
-    """Return the bytes of a problem's tensors."""
+    """Return the total size of a problem's tensors in bytes."""
     return sum(problem.tensor_bytes.values())
 
 
@@ -51,26 +54,31 @@ def refuse_too_large(problem: Problem, gpu: GPU) -> None:
 
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
-    """Return the seconds to move the compulsory bytes from DRAM at achievable bandwidth, if L2 is empty."""
+    """Return the seconds to move a problem's compulsory bytes at the achievable DRAM bandwidth, if L2 is empty."""
     return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the minimum seconds for the bytes beyond L2, and the minimum clocks (s x Hz) for the operations."""
+    """Return two lower bounds on the latency of a problem.
+
+    Returns:
+        Minimum seconds to move the bytes that do not fit into L2, and minimum number of clock cycles for the
+        operations.
+    """
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # A gather reads a part.
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield a note for each kind of estimate that violated a law of physics.
+    """Yield one note about rejected estimates and one about raised estimates, if there are any.
 
     Args:
         refused: number of rejected estimates.
-        raised: number of estimates that were raised to the bound.
-        seconds: the first rejected time.
-        least_s: its lower bound.
-        replaced: whether the analytical model replaced rejected estimates.
+        raised: number of estimates whose time was raised to the lower bound.
+        seconds: time of the first rejected estimate.
+        least_s: lower bound of this time in seconds.
+        replaced: whether the analytical model's estimates replaced the rejected ones.
     """
     if refused:
         instead = "the analytical model is used instead" if replaced else "they are omitted"
@@ -81,7 +89,7 @@ def violation_notes(refused: int, raised: int, seconds: float, least_s: float, r
 
 
 def is_number(prediction: "BaselinePrediction") -> bool:
-    """Return whether a baseline's time and power are positive numbers."""
+    """Return whether the time and the power of a baseline, with their intervals, are positive finite numbers."""
     ends = [prediction.latency_s.low, prediction.latency_s.value, prediction.latency_s.high]
     if prediction.power_w is not None:
         ends += [prediction.power_w.low, prediction.power_w.value, prediction.power_w.high]
@@ -89,7 +97,7 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics by more than the error of any meter or board."""
+    """Return whether a measured row violates a law of physics by more than differences of meters and boards explain."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

@@ -1,7 +1,8 @@
 """Estimate time and energy of configs with the analytical model.
 
-    SpaceCosts(space, problems, points)     all kernels on all problems at operating points; every answer starts here
-    predict(table, on_problem, rows)        one kernel on one problem, before any power limit
+    SpaceCosts(space, problems, points)     costs of all kernels on all problems at several operating points; each
+                                            answer starts with them
+    predict(table, on_problem, rows)        costs of one kernel on one problem, without a power limit
 
 `kernrec.recommender.rank` corrects these costs with trained models and replaces predictions with measurements.
 """
@@ -26,43 +27,47 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
-"""Kernel of an engine's `Costs`: its plan, its problems, the rows to estimate, whether each row could run, rows that
-are always estimated, and the epilogue of each problem, (problems, 4)."""
+"""Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
+run), a mask of the rows that can run (None for the mask in the plan), rows to estimate whatever their costs are, and
+the costs of each problem's epilogue, (problems, 4)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Configs of a kernel on one problem, with time and energy of the C estimated configs."""
+    """Configs of a kernel on one problem, and the time and energy that the analytical model predicts for C of them."""
 
     table: StaticTable
     on_problem: ProblemSpace
-    """Space of the table on the problem; on the first problem if the configs of several problems are concatenated."""
+    """Config space of the kernel on the problem, or on the first problem if this object covers several problems."""
     rows: Array
-    """Estimated rows of the space, (C,)."""
+    """Rows of the space that contain the estimated configs, (C,)."""
     in_engine: Any
-    """The engine's cost object."""
+    """The engine's `Costs`, which contains the predicted costs."""
     number: int = 0
-    """Number of the kernel in the engine's costs."""
+    """Index of the kernel in `in_engine`."""
     start: int = 0
-    """Position of the first config among the kernel's configs."""
+    """Position of the first of these configs among the kernel's configs on all problems."""
     column: int = 0
-    """Position of the first config among the configs of all kernels."""
+    """Position of the first of these configs among the configs of all kernels on all problems."""
     problem: int = 0
-    """Number of the problem in the engine's costs."""
+    """Index of the problem in `in_engine`."""
     count: int = 0
-    """Number of configs that can run the problem, estimated or not."""
+    """Number of configs that can run the problem, including configs that are not estimated."""
     measured: tuple[MeasuredRows, ...] = (NOTHING,)
-    """Measured rows at each operating point."""
+    """Measurements and failures of the kernel at each operating point."""
 
     @cached_property
     def runnable(self) -> Array:
-        """Rows of the space that can run the problem, ascending, without configs that failed in measurements."""
+        """Ascending rows of the space that contain configs which can run the problem and did not fail when measured."""
         rows: Array = self.in_engine.runnable(self.number, self.problem)
         return rows
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements, at the first point, of configs without a profile, which cannot be compared with others."""
+        """Measurements of configs that have no profile, at the first operating point.
+
+        Such configs cannot be predicted, and therefore cannot be compared with other configs.
+        """
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -70,7 +75,10 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Minimum and maximum number of emulated blocks of the first launch over all configs; 0 for probed profiles."""
+        """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated.
+
+        Both are 0 if the profiles do not come from a sample of blocks.
+        """
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -79,31 +87,35 @@ class Prediction:
 
     @property
     def nominal(self) -> NominalCosts:
-        """Seconds at the boost clock by resource, and joules at nominal voltage; arrays (C,)."""
+        """Costs of the C configs without a power limit: times at the boost clock, energies at nominal voltage, (C,)."""
         return NominalCosts(*self.in_engine.nominal[:, self.column : self.column + len(self.rows)])
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
-        """Return latency, power and energy at an operating point."""
+        """Return latency, power and energy of the C configs at an operating point, (C,)."""
         return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
 
     def at(self, position: int) -> NominalCosts:
-        """Return the costs of one candidate before any power limit."""
+        """Return the costs of the config at `position` without a power limit."""
         return NominalCosts(*self.in_engine.nominal[:, self.column + position].tolist())
 
     def bottleneck(self, position: int) -> str:
-        """Return the resource that takes longest in the longest launch of the candidate at `position`."""
+        """Return the resource that takes longest in the longest launch of the config at `position`."""
         return RESOURCES[int(self.in_engine.longest.item(1, self.column + position))]
 
     @property
     def launches(self) -> list[tuple[Array, LaunchTime]]:
-        """For each launch of the kernel, in order: positions of the configs that perform it, and their times.
+        """Times of each launch of the kernel, in order, for the configs that perform the launch.
 
-        Positions count from the kernel's first config. Launches that no config performs are missing.
+        An item contains the positions of these configs, counted from the kernel's first config, and their times.
+        Launches that no config performs are missing.
         """
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return, for each launch of the candidate at `position`, the launch's times and the candidate's index."""
+        """Return the times of each launch that the config at `position` performs.
+
+        An item contains the times of all configs that perform the launch, and the index of this config among them.
+        """
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))
@@ -113,20 +125,26 @@ class Prediction:
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """Return the analytical model's time and energy of the configs `rows` on a problem."""
+    """Predict time and energy of some configs of a kernel on a problem.
+
+    Args:
+        table: static table of the kernel.
+        on_problem: config space of the kernel on the problem.
+        rows: rows of the space that contain the configs.
+    """
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem])
     part: Part = table.plan(on_problem), [on_problem.in_engine], rows, None, None, epilogues
     return Prediction(table, on_problem, rows, costs_in_engine([part]))
 
 
 def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most: int = 0) -> Any:
-    """Return the engine's costs of the configs of several kernels on problems.
+    """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        parts: the kernels.
-        limits: the first operating point in the engine's form; None for no power limit.
+        parts: kernels with their problems.
+        limits: first operating point, in the engine's form; None to apply no power limit.
         points: number of operating points.
-        most: maximum number of configs of a kernel to estimate on a problem; 0 for all.
+        most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
 
     Raises:
         UsageError: an expression of a kernel has no value on a problem.
@@ -138,7 +156,12 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 
 
 def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
-    """Return core_s, dram_s, core_j and dram_j of each problem's epilogue, (problems, 4); None without epilogues."""
+    """Return the costs of the epilogues of several problems, such as a bias and an activation.
+
+    Returns:
+        Core seconds, DRAM seconds, core joules and DRAM joules of each epilogue, (problems, 4), or None if no problem
+        has an epilogue.
+    """
     each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
     if each.count(None) == len(each):
         return None
@@ -154,27 +177,29 @@ def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array 
 _in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
-"""Maximum number of configs estimated in full; quick costs select the most promising ones in a larger space.
+"""Maximum number of configs of a kernel that are estimated in full on a problem.
 
-The quick time is the number of rounds of blocks times the longer of work and latency. Only the busiest pipe of a block
-counts. The quick energy is the energy of the core. A second pass counts only its launch. DRAM is ignored.
+If more configs can run, the ones with the lowest quick costs are estimated. The quick time is the number of waves of
+blocks, times the longer of the work and the latency of a block. Only the busiest pipe counts as work. The quick energy
+is the energy of the core. DRAM is ignored, and of a second launch, such as a reduction, only the overhead counts.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Configs of the kernels that implement problems of one op, data type and layout on a GPU."""
+    """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
 
     tables: Sequence[StaticTable]
-    """Static tables; at least one. For several problems, the launch geometry must not depend on the problem."""
+    """Static tables of the kernels; at least one. If several problems are estimated together, the launch geometry must
+    not depend on the problem."""
     evidence: Evidence = Evidence()
-    """Database rows about the problem; empty for several problems."""
+    """Database rows about the problem. They must be empty if several problems are estimated together."""
     whole: bool = False
-    """Whether to estimate every config, not only the most promising ones."""
+    """Whether to estimate every config instead of only the most promising configs (`SHORTLIST`)."""
 
 
 class KernelCosts:
-    """Configs of one kernel on all problems, problem after problem."""
+    """Predicted costs of the configs of one kernel on all problems, ordered by problem."""
 
     def __init__(
         self,
@@ -186,17 +211,18 @@ class KernelCosts:
         measured: tuple[MeasuredRows, ...],
         estimated: tuple[Array, Sequence[int], Sequence[int | None], Sequence[int]],
     ) -> None:
-        """Collect the configs of a kernel in the engine's costs.
+        """Create a view of the costs of one kernel in the engine's `Costs`.
 
         Args:
-            costs: the engine's cost object.
+            costs: the engine's `Costs`.
             table: static table of the kernel.
-            on_problems: its space on each problem.
-            number: number of the kernel in the engine's costs.
-            column: position of its first config among the configs of all kernels.
-            measured: measured rows at each operating point.
-            estimated: the engine's estimated rows, starts, picks of the occupancy heuristic and numbers of runnable
-                configs.
+            on_problems: config space of the kernel on each problem.
+            number: index of the kernel in `costs`.
+            column: position of the kernel's first config among the configs of all kernels.
+            measured: measurements and failures of the kernel at each operating point.
+            estimated: rows of the estimated configs, ordered by problem; for each problem, the index of its first
+                config in these rows; for each problem, the position of the config that the occupancy heuristic picks;
+                and for each problem, the number of runnable configs.
         """
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._in_engine, self._on_problems = costs, on_problems
@@ -204,19 +230,19 @@ class KernelCosts:
 
     @property
     def part(self) -> slice:
-        """Slice of all configs that belongs to the kernel."""
+        """Slice of the configs of all kernels that belongs to this kernel."""
         return slice(self.column, self.column + len(self.rows))
 
     @property
     def whole(self) -> Prediction:
-        """Prediction of the configs on all problems."""
+        """Prediction that covers the configs on all problems."""
         return Prediction(
             self.table, self._on_problems[0], self.rows, self._in_engine, self.number, 0, self.column, 0,
             self.counts[0], self.measured,
         )  # fmt: skip
 
     def on(self, problem: int) -> Prediction:
-        """Return the prediction of the configs on one problem."""
+        """Return the prediction for the configs on the problem with index `problem`."""
         start, end = self.starts[problem : problem + 2]
         return Prediction(
             self.table, self._on_problems[problem], self.rows[start:end], self._in_engine, self.number, start,
@@ -225,9 +251,10 @@ class KernelCosts:
 
 
 class SpaceCosts:
-    """The analytical model's costs of all kernels' configs on all problems: C candidates, kernel after kernel.
+    """Costs that the analytical model predicts for C candidates: the configs of all kernels on all problems.
 
-    Costs at operating points after the first are infinite until the engine's `Ranking` estimates some candidates there.
+    Candidates are ordered by kernel and then by problem. At first, costs are estimated only at the first operating
+    point and are infinite at the others. The engine's `Ranking` later estimates some candidates at the other points.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
@@ -247,7 +274,7 @@ class SpaceCosts:
                 able[rows[0].failed] = False
             if (op := table.kernel.op) not in epilogues:
                 epilogues[op] = finishing(table, here)
-            # A profile from sampled blocks belongs to its problem and includes the epilogue.
+            # A profile from sampled blocks already includes the epilogue of the problem.
             more = None if table.kernel.sampled else epilogues[op]
             on_problems.append(here)
             measured.append(rows)
@@ -256,7 +283,7 @@ class SpaceCosts:
         setting = space.tables[0].power.setting(points[:1])
         self.in_engine = costs = costs_in_engine(parts, setting, len(points), most)
         self.kernels: list[KernelCosts] = []
-        """Costs of each table's kernel, in order."""
+        """Costs of each kernel, in the order of the tables."""
         column = 0
         each_kernel = zip(space.tables, on_problems, measured, costs.kernels, strict=True)
         for number, (table, here, rows, estimated) in enumerate(each_kernel):
@@ -265,5 +292,5 @@ class SpaceCosts:
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Latency, power and energy, (points, C); infinite at points where a candidate is not estimated."""
+        """Latency, power and energy, (points, C); infinite where a candidate is not estimated at an operating point."""
         return LimitedCosts(self.in_engine.limited, self.in_engine.nominal[4])

@@ -1,22 +1,24 @@
-"""Shrink the analytical model's lead over the recorded times of the same problem.
+"""Find the reference time of a problem, towards which optimistic predictions of the analytical model are shrunk.
 
-A problem's reference time comes from recordings: a backend's baseline, or a GPU model's times of Triton's configs.
-If the analytical model predicts a faster kernel that was not measured, the kernel is fast or the prediction is wrong.
-Two facts constrain the logarithm of the kernel's time:
+The reference time of a problem comes from recordings. It is either the baseline of the fastest backend, or the time of
+a Triton kernel according to a model trained on this GPU. The lead of a kernel is log(reference time / predicted time).
+If a kernel that was not measured has a lead, either the kernel is fast or the prediction is wrong. Two estimates of the
+logarithm of the kernel's time are combined:
 
-    prediction      the analytical model's value, with the standard deviation of its error on such kernels (`own`)
-    reference time  an independent kernel is about as fast as the best backend: the reference time, with its deviation
-                    on this GPU and the deviation among such kernels (`kAmongKernels`)
+    prediction      value of the analytical model. `own` is the standard deviation of the model's error on such kernels.
+    reference time  an independent kernel is expected to be about as fast as the best backend. `reference` is the
+                    standard deviation of the reference time on this GPU. `among` is the standard deviation among
+                    kernels of independent authors (`kAmongKernels`).
 
-Weighting both by the inverse of the variance keeps this fraction of a lead:
+Weighting both estimates by the inverse of their variance keeps this fraction of the lead:
 
-    among**2 + reference**2  /  (own**2 + among**2 + reference**2)
+    (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
-A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
-(20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
-(`kernrec.model.baselines.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
-change, because no error needs an explanation. The engine computes the shrinkage (`shrinkage_of`). The deviations were
-fitted at 0.1.0, by kind of kernel, data type and architecture.
+If the reference time was learned on the GPU (deviation 2 to 4 %), about half of the lead is kept. If it was transferred
+from other GPUs (deviation 20 to 40 %), nearly all of the lead is kept. The same is true if it was recorded with single
+calls that took mostly host time (`kernrec.model.baselines.recorded_set`, deviation about 1). A kernel slower than the
+reference time is not changed. The engine computes the fraction (`shrinkage_of`). The deviations were fitted for version
+0.1.0, by kind of kernel, data type and architecture.
 """
 
 from collections.abc import Sequence
@@ -39,37 +41,38 @@ _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
 }  # fmt: skip
-"""Root mean square of the logarithm of the analytical model's lead over the best recorded time, by op and bits of
-arithmetic. It includes the model's error and the difference between kernels. Matmuls: A100 .08 to .19, RTX 3090 and
-A6000 .08 to .15, L40S .19, H100 and H200 .08 to .17, B200 none leads; 8 bits .16 to .61; attention A100 .34, H200 .42;
-f32 convolutions .39 to .86 (cuDNN has Winograd's). Architectures differ less than the recordings of one of them, so
-they share a value."""
+"""Root mean square of the analytical model's leads over the best recorded times, keyed by op and bits of arithmetic. It
+includes the model's error and the difference between kernels. Values by GPU: matmuls .08 to .19 on A100, .08 to .15 on
+RTX 3090 and A6000, .19 on L40S, .08 to .17 on H100 and H200, no lead on B200; matmuls in 8 bits .16 to .61; attention
+.34 on A100, .42 on H200; f32 convolutions .39 to .86 (cuDNN uses Winograd's algorithm). Architectures share a value,
+because they differ less than the recordings of one architecture."""
 UNMEASURED = log(INTERVAL) / DEVIATIONS
-"""Standard deviation used for kernels without recordings."""
+"""Standard deviation of the analytical model's error that is assumed for kernels without recordings."""
 _BITS = {"f16": "16", "bf16": "16", "tf32": "16", "f32": "32", "f8e4m3": "8", "f8e5m2": "8", "i8": "8", "u8": "8"}
 _START_S = START_S + LAUNCH_S
 
 
 @dataclass(frozen=True)
 class ReferenceTime:
-    """Reference time of a problem, from recordings on a GPU or on similar GPUs."""
+    """Time of the fastest library or Triton kernel for a problem, from recordings on this GPU or on similar GPUs."""
 
     name: str
-    """Name of a backend or kernel."""
+    """Name of the backend or kernel."""
     latency_s: float
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether this GPU was not recorded."""
+    """Whether the time comes from recordings of other GPUs only, or from a physical model."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and its shrinkage."""
+    """Predicted lead of a kernel over the reference time, and the fraction of the lead that is kept."""
 
     reference: ReferenceTime | None
+    """Reference time of the problem; None if there is none."""
     lead: float
-    """log(reference time / predicted time of the kernel's best config); 0 if it is not faster."""
+    """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
     share: float
     """Fraction of the lead that is kept."""
     deviation: float
@@ -77,31 +80,34 @@ class Shrinkage:
 
     @property
     def slower(self) -> float:
-        """Factor that raises the kernel's times."""
+        """Factor by which the kernel's predicted times are multiplied; at least 1."""
         return exp(self.lead * (1.0 - self.share))
 
 
 def whole_deviation(problem: Problem) -> float:
-    """Return the standard deviation of log(predicted / true) of a kernel's best config, for the analytical model."""
+    """Return the standard deviation of the analytical model's logarithmic error for the best config of a kernel."""
     return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), UNMEASURED)
 
 
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
-    """Return the fastest baseline at the GPU's default power limit and clock; None if there is none.
+    """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
+
+    Baselines from recordings on this GPU take precedence over baselines that were transferred from other GPUs.
 
     Args:
         problem: problem of an op.
         gpu: the GPU.
-        models: store with the models of backends.
-        inputs: input data; the result is None unless random, because backends were recorded with random data.
+        models: store that contains the models of backends.
+        inputs: kind of input data. The result is None unless the data are random, because backends were recorded with
+            random data.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # Recordings on this GPU already respect its roof.
+        if latency.transferred:  # Recordings on this GPU already respect its physical limits.
             latency = model.at_least_roof(latency, problem, gpu)
-        # Replace the recorder's launch overhead with ours, because it does not belong to the kernel.
+        # Replace the launch overhead in the recording by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (latency.transferred, started_s) < first:
             best, first = (backend, latency), (latency.transferred, started_s)
@@ -126,10 +132,13 @@ def predict_references(
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
-    """Return the time of a library that physics predicts, and the upper end of its interval in seconds.
+    """Return the time of a library according to a physical model, as a reference if no backend was recorded.
 
-    If no backend was recorded on a problem, libraries may have kernels that Triton's template lacks, such as kernels
-    for f32 matmuls of few rows.
+    The time is needed even if there are recordings of Triton's kernels, because libraries may have kernels that
+    Triton's template lacks, such as kernels for f32 matmuls with few rows.
+
+    Returns:
+        The reference time, and the upper end of its interval in seconds; None if the physical model does not apply.
     """
     from kernrec.model.baselines.physics import derived
 

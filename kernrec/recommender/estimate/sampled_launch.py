@@ -1,8 +1,9 @@
-"""Convert launches profiled from a sample of blocks (`kernrec.profile.sample_profile`) for a static table.
+"""Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs.
 
-The sample replaces the declarations of a spec: how often a block waits for memory, and how tiles of neighboring blocks
-overlap. A user's kernel may also rely on L1 for reuse, where library kernels use shared memory. A repeated request of a
-block hits in L1 if its share of L1 still holds the bytes (`kernrec.profile.cache_behavior`).
+The spec of a library kernel declares how often a block waits for memory, and how the tiles of neighboring blocks
+overlap. For other kernels, a sample of emulated blocks provides this information. While library kernels reuse data in
+shared memory, other kernels may rely on L1. If a block requests data again, the request hits in L1 if the block's part
+of L1 still holds the data (`kernrec.profile.cache_behavior`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,50 +22,68 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_SECTORS_PER_REQUEST = 4  # A warp that accesses one word per lane of local memory requests this many sectors.
+_SECTORS_PER_REQUEST = 4  # One access of a warp to local memory, with one word per lane.
 _L1_LATENCY_CLK = 33.0
-"""Latency in clocks from a load to its use on an L1 hit: 32 to 34 from Turing to Hopper (RRZE-HPC/gpu-benches,
-gpu-latency; RTX 2070: sjfeng1999/gpu-arch-microbenchmark)."""
+"""Latency of a load that hits in L1, in clocks. It is 32 to 34 on GPUs from Turing to Hopper (RRZE-HPC/gpu-benches,
+gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
 _ROW_BYTES = 123.0
-"""Bytes that DRAM moves in the time between two row activations. With reads in rows of 64 bytes and writes that L2
-merges, a kernel reaches 0.62 of the bandwidth of streams. (`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv,
-4096 x 4096: 0.62 and 0.65, by the copies' fraction of the data sheet's bandwidth.) One bank activates its row while
-others move data. So the longer of the two counts, by the smooth maximum of an SM's pipes. Recorded matmuls that stream
-weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Runs of 64 bytes take 1.70 to 1.92 times as
-long as runs of 512 bytes; runs of 128 bytes 1.02 to 1.13, 256 bytes 1.00 to 1.02. The sum of both times, 1.46 at 128
-bytes, does not agree with them."""
+"""Bytes that DRAM can move in the time between two row activations.
+
+The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. This kernel reads
+runs of 64 bytes, and L2 merges its writes. It reaches 0.62 and 0.65 of the bandwidth of a copy.
+
+A bank can activate a row while other banks move data. So the longer of the two times counts, combined by the same
+smooth maximum as the pipes of an SM. Recorded matmuls that stream weights agree with this (inductor_mm_h100.parquet,
+8 x 129792 x 4096, rows along k): compared with runs of 512 bytes, runs of 64 bytes take 1.70 to 1.92 times as long,
+runs of 128 bytes 1.02 to 1.13 times, and runs of 256 bytes 1.00 to 1.02 times. The sum of both times would be 1.46 at
+128 bytes, which does not agree.
+"""
 _NEAR_TURN_CLK = 1.25
-"""Clocks of L2 for a turn on another sector of the same 512 bytes. On GPUs from an RTX 3060 to an RTX 3080, 512 bins of
-4 bytes reach 47 G additions per second, with eight bins per sector. That is 3.2 turns in the 0.544 ns of a turn on one
-address. (Private histograms whose blocks add up all their bins; only this figure was fitted.) Scaling other sizes by
-their bytes is an assumption."""
+"""Clocks that L2 needs for an atomic operation on another sector within the same 512 bytes.
+
+The value is fitted to private histograms whose blocks add up all of their bins. On GPUs from an RTX 3060 to an RTX
+3080, 512 bins of 4 bytes, with eight bins per sector, reach 47 G additions per second. This corresponds to 3.2
+operations in the 0.544 ns that an operation on a single address takes. For other sizes, scaling by the bytes is an
+assumption.
+"""
 _L2_OF_WRITES = 0.25
-"""Fraction of L2 assumed to hold the most recently written data."""
+"""Fraction of L2 that is assumed to hold the data written last."""
 
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """One launch of all sampled configs."""
+    """Results of the emulated blocks of one launch.
+
+    Arrays have one element per compiled variant, in the order of the profiles.
+    """
 
     requested: ProfileTable
-    """Profiles with all sectors that the blocks request."""
+    """Profiles that count all sectors which the blocks request, including those that hit in L1."""
     table: ProfileTable
-    """Profiles without the sectors that hit in L1."""
+    """Profiles that do not count sectors which hit in L1."""
     rounds: Array
-    """Number of times a block waits for memory, in DRAM latencies, by row; a cache hit counts by its latency."""
+    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction,
+    according to the latency of the cache."""
     every_round: Array
-    """Number of times a block waits for memory, by row; a wait for a cache counts in full."""
+    """Number of times that a block waits for memory. A wait for a cache counts as one wait."""
     overlapped: Array
-    """Fraction of the waits during which other warps of the block have work, by row; NaN if it was not sampled."""
+    """Fraction of the waits during which other warps of the block have work; NaN if it was not sampled."""
     busy: Array
-    """Fraction of the grid's blocks that have work, by row; profiles describe the average of these blocks."""
+    """Fraction of the blocks of the grid that have work. Profiles describe the average of these blocks."""
     longest: Array
-    """Ratio of the longest block's work to the average block's work, by row."""
+    """Ratio of the work of the longest block to the work of an average block."""
     cache_bytes: Array
-    """Part of L1 per block, by row."""
+    """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return the data that a block of these variants loads again after other data; None if no block was sampled."""
+        """Return how much data a block of each variant loads again after it loaded other data.
+
+        Args:
+            variants: rows of the profiles.
+
+        Returns:
+            Amounts of data, or None if the profiles do not contain this information.
+        """
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -77,11 +96,17 @@ class SampledLaunch:
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return the DRAM time of these variants relative to a stream of the same number of bytes.
+        """Return the DRAM time of some variants, relative to a stream of the same number of bytes.
 
-        Each short run of bytes costs a row activation, which overlaps with transfers of other rows. Neighbors merge
-        their runs:
-        reads if the blocks run concurrently, writes if one block's are still in L2 when the other's arrive.
+        Each short run of consecutive bytes costs a row activation, which overlaps with transfers from other rows. The
+        runs of neighboring blocks may merge into longer runs. Reads merge if the blocks run concurrently. Writes merge
+        if the data of one block are still in L2 when those of the other block arrive.
+
+        Args:
+            variants: rows of the profiles.
+            grid: extents of the grid along x, y and z, one element per variant.
+            concurrent_blocks: number of blocks that run concurrently on the GPU, one element per variant.
+            l2_bytes: size of L2 in bytes.
         """
         blocks = grid[0] * grid[1] * grid[2]
         stretched: Array | float = 0.0
@@ -104,10 +129,14 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clocks that the most contended address takes for the atomic operations of all blocks.
+        """Return the L2 clocks for the atomic operations of all blocks on the most contended address.
 
-        An operation takes one clock. Operations within a few hundred bytes use only the slices of L2 with these
-        bytes, on any GPU.
+        An operation takes one clock. Operations on nearby addresses, within a few hundred bytes, are added, because on
+        any GPU only the L2 slices that hold these bytes can execute them.
+
+        Args:
+            variants: rows of the profiles.
+            blocks: number of blocks, one element per variant.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -124,20 +153,20 @@ class SampledLaunch:
 
 
 def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU) -> SampledLaunch:
-    """Return the sample of launch number `index`.
+    """Return the results of the emulated blocks of one launch.
 
     Args:
-        index: number of the launch.
-        table: the launch's profiles.
-        variants: row of `table` for each row of the space, -1 without a profile.
-        on_problem: the space on the sampled problem.
+        index: index of the launch.
+        table: profiles of the launch.
+        variants: row of `table` for each row of the space, or -1 if the row has no profile.
+        on_problem: config space of the kernel on the problem that was sampled.
         gpu: the GPU.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
 
     def by_variant(expression: Expression) -> Array:
-        """Evaluate an expression of the kernel for each variant of the table."""
+        """Evaluate an expression of the kernel's spec for each row of the profiles."""
         spread = np.broadcast_to(np.asarray(on_problem.column(expression)), len(variants))
         values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[variants[rows]] = spread[rows]
@@ -148,7 +177,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # A small grid has fewer blocks per SM than fit.
+    # In a small grid, there are fewer blocks per SM than would fit.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -171,8 +200,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, though only one block requests it. L2 serves
-    # data that an earlier wave of blocks read, as far as L2 holds the launch's data.
+    # If several blocks read the same data at the same time, all of them wait for DRAM, although only one request gets
+    # there. Data that an earlier wave of blocks read come from L2, as far as L2 can hold the data of the launch.
     figures = microarchitecture(gpu)
     again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -188,14 +217,22 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the blocks with work; in a multidimensional grid only the first axis has idle blocks."""
+    """Return the extents of the part of a grid whose blocks have work.
+
+    Idle blocks are assumed to lie along the first axis of the grid.
+
+    Args:
+        grid: extents along x, y and z.
+        busy: fraction of the blocks that have work.
+    """
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch with unequal blocks, whose work is proportional to their waits for memory.
+    """Return the demand of a launch whose blocks may have unequal amounts of work.
 
-    The number of waits determines how much longer the longest block takes than the average block.
+    The work of a block is assumed to be proportional to the number of times that it waits for memory. So for unequal
+    blocks, the demand per block becomes a demand per wait, as if each wait were a loop trip.
     """
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
@@ -207,19 +244,20 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
-    """Return the table with spills and local memory added as instructions, L1 requests and traffic beyond L1.
+    """Add the cost of register spills and local memory to profiles: instructions, L1 requests and traffic beyond L1.
 
-    A spill runs as often as the code with the most live registers. In older profiles without this count, it runs as
-    often as the average instruction. L1 holds the stacks of the resident threads as far as they fit.
+    A spill is assumed to run as often as the code with the most live registers. Older profiles lack this count. There,
+    a spill is assumed to run as often as the average instruction. L1 is assumed to hold the stacks of the resident
+    threads as far as they fit.
 
     Args:
         table: the profiles.
-        threads: threads per block, by variant.
-        resident: blocks per SM, by variant.
-        cache: bytes of L1, by variant.
+        threads: number of threads per block, one element per variant.
+        resident: number of resident blocks per SM, one element per variant.
+        cache: bytes of L1 per SM, one element per variant.
     """
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # A warp has 32 lanes, so it moves as many 32-byte sectors as bytes per lane.
+    spilled = table.spill_bytes * warps  # 32 lanes: one 32-byte sector per byte of a lane
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:
@@ -246,7 +284,14 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """Return the bytes of each tensor that the blocks of these variants access."""
+    """Return the data of each tensor that the blocks of some variants access.
+
+    Args:
+        table: the profiles.
+        variants: rows of the profiles.
+        tensor_bytes: sizes of the tensors in bytes, keyed by the name of the tensor.
+        scratch: names of the tensors that exist only between launches.
+    """
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -261,7 +306,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the metrics of the data that 2, 4, 8, ... consecutive blocks read of a buffer, if sampled."""
+    """Return the names of the metrics that state how much of a buffer 2, 4, 8, ... consecutive blocks read."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -271,11 +316,11 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fractions of load sectors and of whole loads that L1 holds, by variant.
+    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely.
 
     Args:
         table: the profiles.
-        cache: bytes of L1 per block, by variant.
+        cache: bytes of L1 per block, one element per variant.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
@@ -284,7 +329,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # Older profiles have no sampled reuse: assume that L1 keeps a block's data as far as it fits.
+    # Older profiles contain no data on reuse. Assume that L1 keeps the data of a block as far as they fit.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
@@ -294,7 +339,12 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 
 
 def _between(shares: Sequence[Array], size: Array) -> Array:
-    """Interpolate fractions, given for sizes 1, 2, 4 and so on, at `size`; return 0 below half of the first size."""
+    """Interpolate fractions that are given for the sizes 1, 2, 4 and so on.
+
+    Args:
+        shares: fractions for each of these sizes, one element per variant.
+        size: size at which to interpolate, one element per variant. At sizes up to 0.5, the result is 0.
+    """
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
     low = np.minimum(position.astype(np.int64), len(shares) - 1)
@@ -303,7 +353,7 @@ def _between(shares: Sequence[Array], size: Array) -> Array:
 
 
 def _column(table: ProfileTable, metric: str) -> Array:
-    """Return the events per block of each variant; 0 for a metric that no block had."""
+    """Return the value of a metric per block for each variant, or 0 if the profiles do not contain the metric."""
     if metric not in table.metrics:
         return np.zeros(len(table.variant_keys))
     return table.counts[:, table.metrics.index(metric), 0]

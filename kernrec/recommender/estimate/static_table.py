@@ -1,6 +1,7 @@
-"""Static table: the configs of one kernel on one GPU, joined with their static profiles.
+"""Static table: the configs of one kernel on one GPU, together with their static profiles.
 
-The table computes everything that does not depend on the problem once. `prediction.SpaceCosts` adds the problem.
+A table holds the results that do not depend on the problem, so that they are computed only once. The costs on a problem
+are computed by `prediction.SpaceCosts`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,34 +31,39 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage of a space by profiles."""
+    """Numbers of compiled variants of a kernel that have no profile or spill registers."""
 
     unprofiled: int
-    """Number of variants without a profile in any database."""
+    """Number of variants for which no database contains a profile."""
     spilling: int
+    """Number of variants whose code spills registers."""
 
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
-    """Configs of a kernel for one GPU, data type and layout; rows are those of `space`.
+    """Configs and profiles of a kernel for one GPU, data type and layout. The rows of a table are those of `space`.
 
-    A kernel profiled from a sample of blocks has one table per problem, because its profiles cover only one problem.
+    A kernel that was profiled from a sample of blocks needs a table for each problem, because such profiles are valid
+    for only one problem.
     """
 
     kernel: Kernel
     gpu: GPU
     space: Space
     power: PowerModel
-    """Power model, calibrated if there is a calibration."""
+    """Power model of the GPU, with the coefficients of `calibration` if it is not None."""
     calibration: Calibration | None
+    """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
+    """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether a row's code fits and, for a library kernel, does not spill; bool (rows,)."""
+    """Whether the code of each config does not spill registers, bool (rows,). It is always true for a kernel that was
+    profiled from a sample of blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
     models: list[Any] = field(default_factory=list, repr=False)
-    """Trained models in the form for this table; see `correction.applied`."""
+    """Trained models that `correction.applied` has prepared for this table."""
 
     @classmethod
     def of(
@@ -69,16 +75,16 @@ class StaticTable:
         calibration: Calibration | None = None,
         inputs: str = RANDOM,
     ) -> "StaticTable":
-        """Return the table of a kernel for the data type and layout of a problem.
+        """Create the table of a kernel for the data type and layout of a problem.
 
         Args:
             kernel: the kernel.
-            problem: any problem of the data type and layout; for a kernel profiled from a sample of blocks, the exact
-                problem.
+            problem: any problem of the data type and layout. If the kernel was profiled from a sample of blocks, this
+                must be the problem that was sampled.
             gpu: the GPU.
-            profiles: static profiles by launch index.
-            calibration: fitted coefficients of the analytical model; None for the data sheet's.
-            inputs: one of `kernrec.model.analytical.power.INPUTS`.
+            profiles: static profiles, keyed by the index of the launch.
+            calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
+            inputs: kind of input data, one of `kernrec.model.analytical.power.INPUTS`.
 
         Raises:
             KernrecError: a launch has no profiles for the GPU's architecture.
@@ -98,7 +104,7 @@ class StaticTable:
                 )
             place = {key: row for row, key in enumerate(table.variant_keys)}
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
-            unprofiled &= rows < 0  # A variant may lack some launches.
+            unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = read_sample(index, table, rows, space.at(problem), gpu) if kernel.sampled else None
             table = table if sample is None else sample.table
@@ -120,7 +126,7 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            # The cost of spills is estimated only for sampled blocks (`sampled_launch`).
+            # Exclude code that spills unless blocks were sampled: only `sampled_launch` estimates the cost of spills.
             usable=(~spills | kernel.sampled)[variants.index],
             coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
@@ -130,38 +136,45 @@ class StaticTable:
 
     @cached_property
     def device(self) -> Any:
-        """Calibrated GPU, in the engine's form."""
+        """GPU in the engine's form, with the fitted coefficients of `calibration`."""
         fitted = self.calibration
         return device(self.gpu, *((fitted.core_time, fitted.dram_time) if fitted else ()))
 
     @cached_property
     def dram_byte_j(self) -> float:
-        """Joules per byte between L2 and DRAM."""
+        """Energy, in joules, to move one byte between L2 and DRAM."""
         return self.power.event_j(DRAM)
 
     @cached_property
     def scratch(self) -> frozenset[str]:
-        """Names of tensors that exist only between launches."""
+        """Names of the workspaces: tensors that one launch writes and a later launch reads."""
         return frozenset(workspace.name for workspace in self.kernel.workspaces)
 
     @cached_property
     def tunables(self) -> Array:
-        """Values of each tunable, (rows, tunables)."""
+        """Value of each tunable in each row, (rows, tunables)."""
         return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
 
     def config(self, row: int) -> dict[str, int]:
-        """Return the config in a row of the space."""
+        """Return the config in row number `row` of the space."""
         return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
 
     @property
     def is_call(self) -> bool:
-        """Whether the kernel is a call of a Triton function, whose configs differ only in code and grid."""
+        """Whether the kernel is a captured call of a user's Triton function.
+
+        The configs of such a call have the same arguments and differ only in their code and grid.
+        """
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
-        """Return warps per block and code number of each launch of all configs, (rows, 1 + launches).
+        """Return numbers that tell which configs run the same machine code with the same block size.
 
-        Configs of a call share a number if code and grid are equal. Code counts as equal if all counts of a block are.
+        For a captured call of a Triton function (`is_call`), configs have the same number if their code and their grid
+        are the same. Their code counts as the same if registers, shared memory and all counts in the profile are.
+
+        Returns:
+            Warps per block of the first launch, then the number of the code of each launch, (rows, 1 + launches).
         """
         codes = [launch.variant for launch in self.launches]
         if self.is_call:
@@ -178,26 +191,33 @@ class StaticTable:
 
     @cached_property
     def bandwidth(self) -> float:
-        """Achievable bandwidth beyond L2 in bytes per second."""
+        """Achievable DRAM bandwidth in bytes per second."""
         calibrated = self.calibration.dram_time if self.calibration else 1.0
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether all problems of this data type and layout share the geometry of all launches."""
+        """Return whether the table can be used for several problems at once.
+
+        This is the case if the geometry of the launches does not depend on the problem, and if the kernel was not
+        profiled from a sample of blocks.
+        """
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending rows of the configs that can run a problem and have a profile of every launch.
 
         Args:
-            on_problem: the space on the problem.
-            measured: rows that ran; these rows count even if their code spills.
+            on_problem: config space of the kernel on the problem.
+            measured: rows of the configs that were measured. They are included even if their code spills.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return whether each config is usable, profiled and fits, bool (rows,). See `runnable` for the arguments."""
+        """Return whether each config has usable code and profiles and fits into an SM, bool (rows,).
+
+        The constraints of the kernel are not checked. See `runnable` for the arguments.
+        """
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -206,29 +226,40 @@ class StaticTable:
         return self._profiled(geometries, usable & (geometries[0].resident > 0))
 
     def _same_geometry(self, on_problem: ProblemSpace) -> bool:
-        """Return whether the geometry of all launches is equal for every problem."""
+        """Return whether the geometry of every launch is the same for all problems."""
         count = len(self.launches)
         return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
-        """Return whether every launch of a row is profiled, bool (rows,)."""
+        """Return whether each config has a profile of every launch that it performs, bool (rows,)."""
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return a mask without the rows that lack a profile of some launch."""
+        """Return the mask `can` without the configs that lack a profile of a launch that they perform, bool (rows,)."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
 
     def blocks(self, on_problem: ProblemSpace, index: int, rows: Array) -> Array:
-        """Return the number of blocks with work in a launch of these rows."""
+        """Return the number of blocks that have work in launch number `index`, for the configs in `rows`."""
         launch = self.launches[index]
         blocks: Array = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(len(rows))
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return a loop's trip count, summed over the grid and in the longest block, for a launch of these rows."""
+        """Return the trip counts of a loop in one launch.
+
+        Args:
+            on_problem: config space of the kernel on the problem.
+            index: index of the launch.
+            loop: name of the loop.
+            rows: rows of the configs.
+            blocks: number of blocks that have work, for each of these configs.
+
+        Returns:
+            Total number of trips of all blocks, and number of trips of the longest block, for each of these configs.
+        """
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -237,13 +268,17 @@ class StaticTable:
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
     def performed(self, on_problem: ProblemSpace, row: int) -> list[int]:
-        """Return the numbers of the launches that one config performs."""
+        """Return the indices of the launches that the config in row number `row` performs."""
         return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]
 
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
-        """Return the total events of launch number `index` of one config on the problem, by metric of its profile.
+        """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        For a kernel profiled from a sample of blocks, sectors that hit in L1 count only if `requested` is set.
+        Args:
+            on_problem: config space of the kernel on the problem.
+            index: index of the launch.
+            row: row of the config.
+            requested: whether to count sectors that hit in L1, if the kernel was profiled from a sample of blocks.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
@@ -256,7 +291,16 @@ class StaticTable:
         return dict(zip(table.metrics, values.tolist(), strict=True))
 
     def resources(self, on_problem: ProblemSpace, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
-        """Return registers per thread, bytes of shared memory per block, and occupancy of one config's launch."""
+        """Return the resources that one launch of a config needs.
+
+        Args:
+            on_problem: config space of the kernel on the problem.
+            index: index of the launch.
+            row: row of the config.
+
+        Returns:
+            Registers per thread, bytes of shared memory per block, and occupancy.
+        """
         launch, rows = self.launches[index], np.array([row])
         spec = self.kernel.launches[index]
         threads, dynamic = (
@@ -267,13 +311,16 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending profiled rows that satisfy the constraints, but have blocks too large for an SM."""
+        """Return the ascending rows of the configs that have profiles and satisfy the constraints but do not fit.
+
+        A block of such a config is too large for an SM.
+        """
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
 
     def too_large(self, on_problem: ProblemSpace, row: int) -> str | None:
-        """Return the reason why an SM cannot hold a block of one config as compiled; None if it can."""
+        """Return the reason why a block of the config in `row` does not fit into an SM, or None if the block fits."""
         for index in self.performed(on_problem, row):
             registers, shared, held = self.resources(on_problem, index, row)
             if not held.blocks:
@@ -285,15 +332,18 @@ class StaticTable:
         return None
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
-        """Return the resident warps of one config's first launch, as a fraction of an SM's maximum."""
+        """Return the resident warps in the first launch of the config in `row`, as a fraction of an SM's maximum."""
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
     def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:
-        """Return the geometry of each launch on a problem."""
+        """Return the geometry of each launch on a problem, in order."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def plan(self, on_problem: ProblemSpace) -> Any:
-        """Return the kernel in the engine's form; cached if the launch geometry does not depend on the problem."""
+        """Return the kernel in the engine's form.
+
+        The result is cached if the launch geometry does not depend on the problem.
+        """
         if self._plans:
             return self._plans[0]
         plan = kernel_plan(self, on_problem)
@@ -302,7 +352,10 @@ class StaticTable:
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
-        """Return the geometry of a launch on a problem; cached if it does not depend on the problem, as usual."""
+        """Return the geometry of launch number `index` on a problem.
+
+        The result is cached if it does not depend on the problem, which is the usual case.
+        """
         if cached := self._geometries.get(index):
             return cached
         spec, launch = self.kernel.launches[index], self.launches[index]
@@ -319,8 +372,8 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated in granules. Another compiler may fit code that exceeds the limit by less than a
-            # granule.
+            # Registers are allocated in granules. If code exceeds the limit by less than a granule, the code of another
+            # compiler may fit.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0
@@ -343,7 +396,7 @@ class StaticTable:
                 ]
             ),
         )
-        # A table of sampled blocks is valid for one problem only.
+        # If blocks were sampled, the whole table is valid for only one problem, so its geometry can be cached.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

@@ -1,1 +1,1 @@
-"""Explain the costs of a config, and find the change with the largest gain."""
+"""Explain where the time and energy of a config go, and find the change of the config that gains most."""

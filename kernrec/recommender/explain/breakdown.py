@@ -1,6 +1,6 @@
-"""Break down the expected cost of a config: time, energy and memory accesses.
+"""Break down the expected costs of a config: time by resource, energy by component, and memory accesses.
 
-All values come from the estimates that ranked the config, not from a list of rules.
+All values come from the model that also ranks configs, not from a separate set of rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""Display names of the parts of the power model."""
+"""Display names of the power model's components."""
 
 
 @dataclass(frozen=True)
 class BufferAccess(JsonForm):
-    """Access pattern of one buffer."""
+    """Access pattern of one kind of access (read, write or atomic) to a buffer."""
 
     buffer: str
     what: str
     """Kind of access: `read`, `write` or `atomic`."""
     sectors_per_request: float
-    """Number of 32-byte sectors that a warp's request moves."""
+    """Mean number of 32-byte sectors that a request of a warp moves."""
     useful: float
-    """Fraction of the sectors' bytes that the warp requested."""
+    """Fraction of the moved bytes that threads requested."""
 
 
 @dataclass(frozen=True)
 class LaunchDetail(JsonForm):
-    """One launch of a config."""
+    """Details of one kernel launch; a config may need several launches."""
 
     entry: str
     blocks: int
@@ -58,69 +58,79 @@ class LaunchDetail(JsonForm):
     """Registers per thread."""
     shared_bytes: int
     occupancy: float
-    """Resident warps as a fraction of an SM's maximum."""
+    """Resident warps as a fraction of the SM's maximum."""
     resident_blocks: int
     """Resident blocks per SM."""
     capped_by: str
-    """Resource that limits the blocks per SM."""
+    """Resource that limits the number of resident blocks per SM."""
     waves: float
-    """Number of waves of blocks over the whole GPU."""
+    """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
-    """Fraction of the GPU that the last wave of blocks fills."""
+    """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
+    wave, the fraction of the GPU that it fills.
+    """
     time_s: Mapping[str, float]
-    """Seconds by resource; the longest is the bottleneck."""
+    """Time in seconds that each resource is busy, keyed by resource. The resource with the longest time is the
+    bottleneck.
+    """
     in_turn_s: float
-    """Seconds lost because blocks need resources one after another, and too few share an SM to use the idle ones."""
+    """Time in seconds that is lost because a block uses resources one after another, while too few other blocks share
+    the SM to keep the idle resources busy.
+    """
     mix: Mapping[str, float]
-    """Fraction of issued instructions by class, largest first."""
+    """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
     conflicts: float
-    """Ratio of shared-memory wavefronts to the number needed without bank conflicts."""
+    """Ratio of the number of shared-memory wavefronts to the number that would be needed without bank conflicts."""
 
 
 @dataclass(frozen=True)
 class Roofline(JsonForm):
-    """Operations and DRAM bytes of a config, compared with the GPU's limits."""
+    """Position of a config in the roofline model: operations and DRAM bytes, compared with the GPU's limits."""
 
     flops: float
     counted: bool
-    """Whether the number of operations comes from the profile, because no op defines it."""
+    """Whether the number of operations was counted in the kernel's profile, because the op defines none."""
     dram_bytes: float
     intensity: float
-    """Operations per byte."""
+    """Operations per byte of DRAM traffic."""
     achieved_flops: float
     """Achieved operations per second."""
     peak_flops: float
     bandwidth: float
-    """Bandwidth beyond L2 in bytes per second."""
+    """Bandwidth of the memory behind the L2 cache, in bytes per second."""
 
     @property
     def ridge(self) -> float:
-        """Minimum operations per byte at which the config is compute bound."""
+        """Operations per byte from which a kernel is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
     def attainable_flops(self) -> float:
-        """Operations per second that the roofline allows at this intensity."""
+        """Operations per second that the roofline model allows at the config's intensity."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Breakdown of a config at an operating point."""
+    """Breakdown of the costs of a config at an operating point."""
 
     recommendation: Recommendation
-    """Explained config, with costs that may be measured or corrected by measurements."""
+    """Explained config. Its costs may be measured, or corrected by measurements of other configs."""
     analytical: Mapping[str, float]
-    """`latency_s`, `energy_j` and `power_w` as predicted by static analysis only."""
+    """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """Resource that takes longest at the actual clock, or `power limit` if the limit slows a core-bound launch."""
+    """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down a launch that is
+    bound by the core clock.
+    """
     energy_j: Mapping[str, float]
-    """Energy by component in joules, in the predicted proportions; the sum is the energy of `recommendation`."""
+    """Energy in joules, keyed by component. The proportions are predicted, and the sum is the energy of
+    `recommendation`.
+    """
     roofline: Roofline
     figures: Mapping[str, float]
-    """Values that are compared between configs, by name."""
+    """Figures that `report.difference` compares between configs, keyed by name."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
@@ -137,7 +147,13 @@ class Explanation:
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """Explain the candidate at `position` of a set of one kernel, at operating point number `point`."""
+    """Break down the costs of a candidate.
+
+    Args:
+        candidates: candidates of a single kernel.
+        position: index of the candidate.
+        point: index of the operating point.
+    """
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,
@@ -150,7 +166,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Parts are valid at the boost clock. Scale core parts to the actual clock, and all parts to the total.
+    # Predicted times by resource are for the boost clock. Scale the times of core resources to the actual clock, and
+    # all times to the total latency.
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
@@ -185,7 +202,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Return seconds by resource; multiply core resources by `core`, and DRAM and launch by `others`."""
+    """Return the seconds by resource. DRAM and launch times are multiplied by `others`, all other times by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -200,7 +217,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # It is 0 for a measured config that fits only with another compiler.
+    resident = max(held.blocks, 1)  # A measured config may have 0 here, if it fits only when another compiler is used.
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
@@ -246,7 +263,8 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # Scale the roof to the actual clock. GeForce GPUs exceed the data sheet's clock, and a power limit lowers it.
+    # Scale the peak to the actual clock. GeForce GPUs run faster than the data sheet's clock, and a power limit lowers
+    # the clock.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)
@@ -256,7 +274,7 @@ def _roofline(
 def _figures(
     recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """Return the values that are compared between configs."""
+    """Return the figures of a config that are compared between configs, keyed by name."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))

@@ -1,6 +1,6 @@
-"""Give advice on a kernel's source lines, ordered by the gain that the model expects.
+"""Recommend changes of a kernel's source lines, ordered by the speedup that the model expects.
 
-Each gain is a what-if estimate: it subtracts the resource time that a line wastes from the launch time.
+Each speedup is a what-if estimate: how long the launch would take without the resource time that the line wastes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,28 +12,28 @@ from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
 _WORTH = 0.03
-"""Minimum gain, as a fraction of the time, that deserves advice; smaller gains are far within the model's error."""
+"""Minimum relative speedup for which advice is given. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
+"""Fraction of useful bytes, active lanes or ideal wavefronts below which advice on a line is given."""
 _FEW = 0.25
-"""Occupancy below which latency is hidden badly."""
+"""Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Reads of each byte from which reuse in registers or shared memory is advised."""
+"""If each byte is read at least this many times, advice is given to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Machine instructions of a shift or multiplication, as a fraction of a division's instructions."""
+"""Instructions that a shift or multiplication takes, as a fraction of the instructions that a division takes."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 
 
 @dataclass(frozen=True)
 class LineAdvice(JsonForm):
-    """Recommended change of one source line."""
+    """Recommended change of one source line or of the whole launch."""
 
     file: str
     line: int
-    """Line number; 0 for the whole launch."""
+    """Line number; 0 if the advice is about the whole launch."""
     text: str
-    """Text of the line."""
+    """Source text of the line."""
     problem: str
     change: str
     speedup: float
@@ -41,7 +41,7 @@ class LineAdvice(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """Text of the advice for a terminal."""
+        """Advice as a line of text for a terminal."""
         place = f"{self.file}:{self.line}: " if self.line else ""
         code = f"`{self.text}`: " if self.text else ""
         return f"{place}{code}{self.problem}; {self.change}: {self.speedup:.2g}x expected"
@@ -53,10 +53,10 @@ def line_advice(
     """Return the recommended changes, largest gain first.
 
     Args:
-        subject: breakdown of the config, with one launch.
-        lines: costs by line.
-        source: returns the text of a line of a file.
-        has_f64: whether a kernel parameter is f64, so that f64 is intended.
+        subject: breakdown of a config that needs a single launch.
+        lines: costs of each source line.
+        source: function that returns the text of a line, given a file name and a line number.
+        has_f64: whether a parameter of the kernel has type f64. Then f64 arithmetic is assumed to be intended.
     """
     (launch, *_) = subject.launches
     total = _Totals(lines)
@@ -72,7 +72,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all lines."""
+    """Totals over all source lines of a kernel, to which the waste of a single line is compared."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -90,9 +90,13 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if each resource takes only this fraction of its time.
+    """Return the speedup of a launch if some resources take less time.
 
-    Time beyond the longest resource does not change.
+    The launch is assumed to take as long as its slowest resource, plus `in_turn_s`, which does not change.
+
+    Args:
+        launch: the launch.
+        factors: fraction of its current time that a resource still takes, keyed by resource; 1 for other resources.
     """
     parts = launch.time_s
     longest = max(parts.values())
@@ -144,7 +148,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # fraction of the bytes that the line's accesses use together
+        together = used * access.count  # fraction of the bytes that all accesses of the line together use
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(
@@ -175,7 +179,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # Each access also computes its address.
+        issued = 1 - 2 * access.requests / total.issued  # Each access also needs an instruction for its address.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",
@@ -193,7 +197,9 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """Advise reuse if the line that reads most moves the same data many times."""
+    """Yield advice to reuse data, for the line that reads most, if the kernel reads each byte of its data many
+    times.
+    """
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return
@@ -202,7 +208,7 @@ def _of_reads(
     times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
     if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
         return
-    rest = 1 - 0.75 * most.moved / moved  # Each thread computes four results per read.
+    rest = 1 - 0.75 * most.moved / moved  # Assume that each thread then computes four results per read.
     yield LineAdvice(
         file, line, source(file, line).strip()[:60],
         f"re-read: each byte is read {times:.0f} times from L1 or L2",

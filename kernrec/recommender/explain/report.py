@@ -1,4 +1,4 @@
-"""Report of `kernrec explain`: breakdown of a config, an optional comparison, and the most valuable changes."""
+"""Create the report of `kernrec explain`: costs of a config, comparison with another config, and the best changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,13 +22,15 @@ from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Minimum gain that is shown; smaller gains are far within the model's error."""
+"""Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a pair of changes, compared with the better single change."""
+"""Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
+not shown.
+"""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Minimum fraction of the roof at which no config can gain much more: at most a factor of 1.4."""
+"""Fraction of the roofline from which no other config can gain much: at most a factor of 1.4."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -46,37 +48,37 @@ _REMEDIES = {
     "power limit": "fewer joules for the same work, by a narrower data type",
     "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
 }
-"""Changes outside the kernel's tunables that help, by bottleneck."""
+"""Advice on changes other than tunables, keyed by bottleneck."""
 
 
 @dataclass(frozen=True)
 class Change(JsonForm):
-    """One change of a config or of the power limit, and its expected gain."""
+    """Change of a config or of the power limit, with its expected gain."""
 
     what: str
     """Description of the change, such as `tile_y 2 -> 4`."""
     gain: float
-    """Saving of the objective, as a fraction."""
+    """Fraction of the objective (such as energy) that the change saves."""
     energy: float
     """Relative change of the energy: -0.11 is 11 % less."""
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the other figures that change most."""
+    """Relative changes of the other figures, keyed by name. Only the figures that change most are included."""
     source: Source
-    """Least certain source of these costs."""
+    """Least certain source of the costs before and after the change."""
 
 
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return the changes of one tunable, two tunables or the power limit that gain most, best first.
+    """Return the changes of one tunable, of two tunables or of the power limit that gain most, best first.
 
-    All values are estimates of the changed config, not rules.
+    All values are estimates for the changed config. They do not come from rules.
 
     Args:
-        candidates: a set of one kernel.
-        position: the candidate to change.
+        candidates: candidates of a single kernel.
+        position: index of the candidate to change.
         point: index of the operating point.
         objective: `energy`, `latency` or `edp`.
         top: maximum number of changes.
@@ -123,7 +125,12 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return latencies and energies that are comparable with the config at `position`, (points, C) each."""
+    """Return latency and energy of all candidates, (points, C) each, corrected so that they can be compared with one
+    candidate.
+
+    If that candidate was measured, predictions for candidates that were not measured are multiplied by the ratio of its
+    measured costs to its predicted costs.
+    """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -156,7 +163,9 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure; 1 if the figure was zero."""
+    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is
+    not now.
+    """
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -165,14 +174,16 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return the fraction of the roof that a config reaches, counting only the compulsory bytes."""
+    """Return the fraction of the roofline's speed that a config reaches, assuming only the compulsory memory
+    traffic.
+    """
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """Return a sentence that recommends the best change of a config, or else a change for its bottleneck."""
+    """Return a sentence that recommends the first of the changes or, if there are none, a remedy for the bottleneck."""
     bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
@@ -188,7 +199,9 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, the default config to explain. See `explainable` for errors."""
+    """Return the top recommendation for an op, which is explained by default. It raises the same errors as
+    `explainable`.
+    """
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -196,17 +209,17 @@ def recommended(request: Request, context: Context) -> Recommendation:
 
 
 def explainable(request: Request, context: Context, best: Recommendation | None = None) -> CandidateSet:
-    """Return the candidates of a request's kernel at the requested clock and several power limits.
+    """Return the candidates of one kernel at the requested clock and several power limits.
 
     The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
-        request: request about an op or a kernel.
+        request: request that names an op or a kernel.
         context: databases and models.
-        best: the `recommended` config of an op, which selects the kernel; None to compute it.
+        best: result of `recommended`, if the request names an op. Its kernel is used. None to compute it if needed.
 
     Raises:
-        UsageError: a name is unknown, or the objective is a Pareto front.
+        UsageError: a name is unknown, or the objective is `pareto`.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
     gpu, query = find_gpu(request.gpu), request.query
@@ -229,20 +242,23 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
 
 
 def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
-    """Return the index of the operating point with a power limit; None means the default limit."""
+    """Return the index of the operating point with this power limit in watts; None means the default limit."""
     if power_limit_w is None:
         return 0
     return [point.power_limit_w for point in candidates.points].index(power_limit_w)
 
 
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
-    """Return the best candidate whose tunables have these values; raise `UsageError` if there is none.
+    """Return the index of the best candidate among those with given values of some tunables.
 
     Args:
-        candidates: a set of one kernel.
-        tunables: values of some tunables.
+        candidates: candidates of a single kernel.
+        tunables: values of some tunables, keyed by name.
         objective: `latency`, `energy` or `edp`.
         point: index of the operating point.
+
+    Raises:
+        UsageError: a tunable or a value is unknown, or no candidate has these values.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem
@@ -277,12 +293,12 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
 
 @dataclass(frozen=True)
 class Report:
-    """Explanation of a config."""
+    """Report on a config: its explanation, a comparison and recommended changes."""
 
     candidates: CandidateSet
-    """All configs of the kernel over a range of power limits."""
+    """All configs of the kernel at several power limits."""
     point: int
-    """Index of the explained operating point."""
+    """Index of the operating point for which the config is explained."""
     subject: Explanation
     other: Explanation | None
     changes: tuple[Change, ...]
@@ -291,12 +307,14 @@ class Report:
 
     @property
     def what_to_do(self) -> str:
-        """Sentence that advises on the config, even if no change helps."""
+        """Sentence that recommends what to do, even if no change of the config helps."""
         return advice(self.subject, self.changes, self.objective)
 
     @property
     def difference(self) -> dict[str, float]:
-        """Change of each figure from the other config to the subject; empty without another config."""
+        """Relative change of each figure from the other config to the explained one; empty if there is no other
+        config.
+        """
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -316,17 +334,17 @@ def report(
     against: Mapping[str, int] | None = None,
     top: int = 5,
 ) -> Report:
-    """Explain the best config with these tunables.
+    """Explain the best config that has given values of some tunables.
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
         context: databases and models.
         config: values of some tunables.
-        against: values of some tunables of the config to compare with; None for no comparison.
-        top: maximum number of proposed changes.
+        against: values of some tunables for the config with which to compare; None for no comparison.
+        top: maximum number of recommended changes.
 
     Raises:
-        UsageError: a name is unknown, or no config has these tunables.
+        UsageError: a name is unknown, or no config has these values.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
     context = context.for_inputs(request.query.inputs)

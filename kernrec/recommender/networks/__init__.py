@@ -1,1 +1,4 @@
-"""Networks: answer every layer, compare backends and add up cost, memory, power and yearly bill."""
+"""Answer requests about whole networks: recommend a config for each layer, compare backends, and compute totals.
+
+Totals include time, energy, memory, power and the yearly bill.
+"""

@@ -1,7 +1,8 @@
-"""Select the backend that a network is compared with, and its baseline for each layer.
+"""Select the backend with which a network is compared, and the backend's baseline for each layer.
 
-Backends with similar kernels alternate as the fastest from one batch size to the next. A larger batch could then seem
-faster only because another backend runs it. So several fixed batch sizes together determine the backend.
+If two backends have similar kernels, one may be fastest at one batch size, and the other at the next. A larger batch
+would then seem better only because it is compared with another backend. So the choice does not depend on the requested
+batch size: the backend that is fastest over several fixed batch sizes is selected.
 """
 
 from collections.abc import Sequence
@@ -30,33 +31,38 @@ from kernrec.recommender.result import Answer
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
-"""Batch sizes that determine the backend of a network, with equal weight."""
+"""Batch sizes at which backends are compared to select one for a network. All have equal weight."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers of a network, each with the problem of one pass in the answered data type and layout."""
+"""Layers of a network, each with the problem of one pass. The problem has the data type and layout of the layer's
+answer.
+"""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
-    """Return the backend that the totals count (empty for none), and its baseline for each layer.
+    """Return the backend that the network's totals use (empty if there is none), and a baseline for each layer.
 
-    The fastest requested backend with baselines for all layers wins. If none covers all layers, the backend
-    whose missing layers take the least time wins. A layer without recommendations has the baseline of any backend.
+    Among the requested backends that have baselines for all layers, the fastest is selected. If no backend covers all
+    layers, the backend is selected whose missing layers take the least time. A layer for which there is neither a
+    baseline of this backend nor a recommendation has the baseline of another backend.
 
     Args:
         context: context with the models of backends.
         workload: the network.
         answered: layers of the network with their answers.
-        query: the operating point, and the backends to consider.
-        wanted: `KERNREC`, `MIXED`, or empty for one backend.
+        query: query with the operating point, and the backends to consider.
+        wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty to select one
+            backend.
     """
     gpu = answered[0][1].gpu
 
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers), gpu)
         each = [baselines_of_layer(context, *pair, gpu, query.point, query.backends) for pair in layers]
-        # Totals of a backend count only recorded data, because a prediction by physics is equal for all backends.
+        # Predictions by physics are the same for all backends, so they cannot tell which backend is faster. Totals of
+        # backends use only baselines from recorded data.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -83,7 +89,7 @@ def backend_of(
         lacking = {name: _seconds(name, layers, baselines)[0] for name in programs}
         slowness = dict.fromkeys(programs, 0.0)
         for scaled in _in_batches(workload, layers) or [layers]:
-            with suppress(KernrecError):  # A batch that does not fit the memory is skipped.
+            with suppress(KernrecError):  # Skip a batch that does not fit in memory.
                 there = baselines if scaled is layers else baselines_of_each(scaled)
                 seconds = {name: _seconds(name, scaled, there)[1] for name in programs}
                 least = min(seconds.values())
@@ -95,15 +101,15 @@ def backend_of(
 def baselines_of_layer(
     context: Context, layer: Layer, problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> Sequence[Baseline]:
-    """Return the baselines of one pass of a network's layer, fastest first.
+    """Return the baselines of backends for one pass of a network's layer, fastest first.
 
-    A backend runs all items of a layer in one call, even if kernels need several passes. The costs are the pass's share
-    of this call.
+    kernrec's kernels may need several passes to process all items of a layer, but a backend processes them in one call.
+    The costs of a baseline are then the cost of this call divided by the number of passes.
 
     Args:
         context: context with the models of backends.
         layer: the layer.
-        problem: one pass of the layer, in the answered data type and layout.
+        problem: problem of one pass of the layer, in the data type and layout of the layer's answer.
         gpu: the GPU.
         point: power limit and clock.
         backends: backends to include; all by default.
@@ -117,9 +123,9 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
+    """Return the name of a baseline's backend without its variant, such as `SGLang` for `SGLang (static scales)`.
 
-    PyTorch runs the baselines of cuDNN and cuBLAS.
+    For cuDNN and cuBLAS, it is `PyTorch`, which calls these libraries.
     """
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
@@ -129,7 +135,10 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of the layer's backend at another operating point, or else the layer's baseline."""
+    """Return the baseline of a layer at another operating point.
+
+    If its backend has no baseline at this point, the layer's existing baseline is returned.
+    """
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     library = (_library(baseline),)
@@ -138,12 +147,13 @@ def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: Operating
 
 
 def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None:
-    """Return the fastest baseline of a backend; None if it has none."""
     return next((baseline for baseline in baselines if program_of(baseline) == program), None)
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the layers at each of `BATCHES`, without batches to which they cannot be scaled."""
+    """Return the layers at each batch size of `BATCHES`. Batch sizes to which the layers cannot be scaled are
+    skipped.
+    """
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
@@ -156,7 +166,13 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return the total seconds of the layers that a backend lacks, and of all layers with any baseline."""
+    """Return two sums over the layers, in seconds, for one backend.
+
+    Returns:
+        The time of the layers for which the backend has no baseline, and the time of all layers. If the backend has no
+            baseline for a layer, the fastest other backend's baseline is used. Layers without any baseline are not
+            counted.
+    """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):
         if each:

@@ -1,7 +1,7 @@
 """Compare GPUs and batch sizes on one network: memory, time, energy, power limit, price and yearly bill.
 
-A bill has energy, money and carbon dioxide. It does not include idle power, host, memory outside the GPU, power
-supplies and cooling.
+A bill states energy, money and carbon dioxide. It does not include idle power, or the energy of the host, memory
+outside the GPU, power supplies and cooling.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,13 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """One GPU of a comparison, or one of several GPUs that share the network."""
+    """Result of a comparison for one GPU model and batch size. If several GPUs share the network, costs are per GPU
+    unless stated otherwise.
+    """
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
-    """Sweep of the network over power limits, if the best limit is requested."""
+    """Sweep of the network over power limits; None if the best power limit was not requested."""
 
     @property
     def gpu(self) -> GPU:
@@ -43,27 +45,27 @@ class ComparedGpu:
 
     @property
     def total(self) -> Total:
-        """Total that the comparison uses: the headline of the answer."""
+        """Total of the network that is compared: the headline total of the answer."""
         return self.answer.headline
 
     @property
     def rate(self) -> float:
-        """Calls or tokens per second."""
+        """Calls per second, or tokens per second for a language model."""
         return self.answer.work / self.total.latency_s.value
 
     @property
     def energy(self) -> Estimate:
-        """Energy of all GPUs in joules per call or token."""
+        """Energy in joules per call, or per token for a language model, of all GPUs that share the network."""
         return self.total.energy_j.scaled(self.answer.tp / self.answer.work)
 
     @property
     def rate_per_watt(self) -> float:
-        """Calls or tokens per second and watt of all GPUs; the inverse of `energy`."""
+        """Rate per watt of all GPUs that share the network; the inverse of `energy`."""
         return self.rate / (self.answer.tp * self.total.power_w)
 
     @property
     def best_limit_w(self) -> float | None:
-        """Recommended power limit in watts; None if limits were not compared."""
+        """Recommended power limit in watts; None if power limits were not compared."""
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class ComparedGpu:
 
 @dataclass(frozen=True)
 class Unfit:
-    """GPU and batch size for which the network does not fit the memory."""
+    """Result of a comparison for a GPU and batch size with which the network does not fit in memory."""
 
     gpu: GPU
     batch: int
@@ -98,7 +100,7 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """Note that details the required memory, for a table whose row contains a short reason."""
+        """Note that explains how much memory is required. The table's row has only a short reason."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,15 +121,19 @@ def compare_gpus(
     batches: Sequence[int | None] = (None,),
     limits: bool = False,
 ) -> tuple[list[ComparedGpu | Unfit], list[str]]:
-    """Return a row for each GPU and batch size in order, and the reasons for missing rows.
+    """Compare GPUs and batch sizes on one network.
 
     Args:
         recommender: the recommender.
         gpus: the GPUs; at least one.
-        wanted: the network.
+        wanted: request that names the network.
         query: objective, bounds and operating point.
-        batches: items per pass; None for the request's.
-        limits: whether to search for the best power limit.
+        batches: batch sizes (items per pass); None stands for the batch size of the request.
+        limits: whether to search for the best power limit of each row.
+
+    Returns:
+        A row for each GPU and batch size, in the given order, and a message for each GPU that has no rows or whose
+            total is incomplete.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -169,7 +175,7 @@ def compare_gpus(
 
 
 _FACTOR = 1.5
-"""Minimum slowdown that the text states as a factor instead of a percentage."""
+"""Ratio of times from which a slowdown is stated as a factor ("1.5 times as long") instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
@@ -192,38 +198,44 @@ _YEAR_S = 8760 * 3600.0
 
 @dataclass(frozen=True)
 class Tariff:
-    """Number of GPUs that run a network all year, and prices. Prices have no defaults, because they change."""
+    """Number of GPUs that run a network all year, and prices of energy. Prices have no default values, because they
+    change.
+    """
 
     gpus: int
     energy_price: tuple[float, str] | None = None
-    """Money per kilowatt-hour, and the currency."""
+    """Price per kilowatt-hour, and its currency; None if unknown."""
     carbon_g_per_kwh: float | None = None
-    """Grams of carbon dioxide per kilowatt-hour."""
+    """Grams of carbon dioxide per kilowatt-hour; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Bill(JsonForm):
-    """Bill for one year."""
+    """Energy of a network for one year, with its cost and carbon dioxide."""
 
     name: str
-    """Name of the total."""
+    """Name of the total to which the bill belongs."""
     energy_kwh: float
     cost: float | None
     currency: str | None
     carbon_kg: float | None
     versus: str | None = None
-    """Name of the reference total; None if there is none."""
+    """Name of the total with which this bill is compared; None if there is none."""
     more_kwh: float | None = None
-    """Additional kilowatt-hours compared with the reference total; negative for a saving."""
+    """Kilowatt-hours more than the reference total needs for the same number of passes; negative for a saving."""
 
 
 def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None) -> list[Bill]:
-    """Return the yearly bill of each total, for as many passes as the tariff's GPUs complete at the reference's speed.
+    """Return the yearly bill of each total.
+
+    All bills are for the same number of passes: as many as the tariff's GPUs complete in a year at the speed of
+    `reference`.
 
     Args:
         totals: totals of one GPU.
         tariff: number of GPUs, and prices.
-        reference: total to compare with; None to use each total's own number of passes.
+        reference: total to compare with. If it is None, each bill is for the number of passes at the total's
+            own speed.
     """
     rows = []
     for total in totals:
@@ -240,7 +252,11 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
 
 
 def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
-    """Return the bills of a network's totals, or of the recommended and the default point of its sweep."""
+    """Return the yearly bills for an answer about a network.
+
+    Without a sweep, there is a bill for each distinct total. With a sweep, there is a bill for the recommended
+    operating point and one for the default operating point.
+    """
     if sweep is not None:
         return bills(sweep.billed, tariff, sweep.billed[-1])
     return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])

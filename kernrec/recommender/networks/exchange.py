@@ -1,16 +1,17 @@
-"""Estimate the all-reduces of a tensor-parallel group over the links of its GPUs.
+"""Estimate the time of the all-reduces between tensor-parallel GPUs.
 
-After each layer with divided inputs (`o_proj`, `down_proj`, experts), every GPU holds a part of each sum. Engines add
-small messages in one step, in which every GPU reads the parts of the others. They add large messages along a ring:
+After a layer whose input features are divided among GPUs (`o_proj`, `down_proj`, experts), every GPU has a partial sum
+of each output. Engines add up small tensors in one step, in which every GPU reads the partial sums of all other GPUs.
+They add up large tensors along a ring:
 
     one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
     ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
 
-The constants follow from figures that others recorded on H100 SXM. TensorRT-LLM's one step of 74 kB and 1.7 MB between
-two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773; the model: 6.3 and 12.3). NCCL between eight
-GPUs took 19, 32 and 59 us for 128 B, 1 MB and 4 MB (ByteDance-Seed/Triton-distributed issue 57; the model: 19, 24 and
-39). NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). The model assumes the same
-efficiency for other links.
+The constants are fitted to figures that others published for H100 SXM. With TensorRT-LLM's one-step method, 74 kB and
+1.7 MB between two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773); this model predicts 6.3 and
+12.3 us. With NCCL, 128 B, 1 MB and 4 MB between eight GPUs took 19, 32 and 59 us (ByteDance-Seed/Triton-distributed
+issue 57); this model predicts 19, 24 and 39 us. NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests
+issue 212). The model assumes the same efficiency for other links.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from kernrec.util.light_dataclass import dataclass
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
 UNSURE = 1.5
-"""Factor from the estimate to each end of its interval. All recorded figures are within this factor."""
+"""Ratio between an estimate and each end of its interval. All published figures are within this factor of the model."""
 
 _NVLINK = {
     900e9: ("b200", "b300", "gb200", "gb300"),
@@ -36,8 +37,10 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""NVLink bytes per second and direction, for boards that connect each GPU to all others. NVIDIA's data sheets add
-both directions, so the values are half of their "NVLink bandwidth"."""
+"""NVLink bandwidth in bytes per second and direction, with the GPUs that have it, for boards on which each GPU is
+connected to all others. Data sheets state the sum of both directions, so these values are half of their "NVLink
+bandwidth".
+"""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -47,27 +50,30 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth in bytes per second and direction of NVLink bridges between two GPUs (data sheets, GA102 and TU102
-whitepapers)."""
+"""Bandwidth in bytes per second and direction of NVLink bridges, which connect two GPUs, with the GPUs that support it
+(from data sheets, and the GA102 and TU102 whitepapers).
+"""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
-"""Bandwidth in bytes per second and direction of 16 PCIe lanes (3.0, 4.0 and 5.0), by GPU generation."""
+"""Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
 _EIGHT_LANES = ("a2", "rtx4060", "rtx4060ti", "rtx4060ti-16gb", "rtx5060ti", "rtx5060ti-16gb", "rtx3050-laptop")
 
 
 @dataclass(frozen=True)
 class Exchange(JsonForm):
-    """All-reduces of one pass through a network."""
+    """All-reduces in one pass through a network: number and total latency."""
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces. Totals assume that power during them is the layers' mean power."""
+    """Total latency of the all-reduces. A network's totals assume that power during all-reduces equals the mean power
+    of the layers.
+    """
     link: str
-    """Description of the link with its rate."""
+    """Description of the link between the GPUs, with its bandwidth."""
 
     @property
     def note(self) -> Note:
-        """Note that states how the exchange was estimated."""
+        """Note that explains how the latency was estimated."""
         return Note(
             f"totals include {self.count} all-reduces over {self.link}",
             f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
@@ -76,7 +82,7 @@ class Exchange(JsonForm):
 
 
 def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchange | None:
-    """Return the all-reduces of one GPU of the group that shares a network; None for a single GPU."""
+    """Return the all-reduces of one pass through a network, or None if a single GPU runs the network."""
     if workload.tp == 1:
         return None
     rate, link = link_of(gpu, workload.tp)
@@ -89,7 +95,13 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bytes per second and direction between GPUs of a group, and a description of the link."""
+    """Return the bandwidth between GPUs of a tensor-parallel group in bytes per second and direction, and its
+    description.
+
+    Args:
+        gpu: model of all GPUs in the group.
+        gpus: number of GPUs in the group.
+    """
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -100,10 +112,10 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the seconds of an all-reduce.
+    """Return the predicted time of an all-reduce in seconds.
 
     Args:
-        size: bytes to add up.
+        size: size of the tensor in bytes.
         gpus: number of GPUs.
         rate: bytes per second of the links, in each direction.
     """
@@ -112,8 +124,8 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes of the all-reduce after a layer; None if no all-reduce follows."""
-    if "shared experts" in layer.name:  # Engines add the shared experts' results to the other experts' results first.
+    """Return the bytes of the all-reduce after a layer, or None if no all-reduce follows the layer."""
+    if "shared experts" in layer.name:  # Engines add these to the outputs of the other experts, and reduce the sum.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

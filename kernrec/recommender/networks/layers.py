@@ -1,4 +1,4 @@
-"""Layers of a network request: batch, tensor parallelism, data types and layouts."""
+"""Determine the layers that a request for a network means: their batch, tensor parallelism, data types and layouts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,42 +23,59 @@ from kernrec.recommender.result import Answer
 from kernrec.util.light_dataclass import dataclass
 
 WEIGHTS = "nt"
-"""Default layout of a matmul: frameworks store weights as (features out, features in)."""
+"""Default layout of a matmul in a network. Frameworks store weights as (output features, input features)."""
 
 Answering = Callable[[Problem], Answer]
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """Request for the layers of a network."""
+    """Request for a network: which layers to answer for, and how they run."""
 
     workload: str | Workload | None = None
-    """Name of a shipped workload, path of a file, or a workload; None for the op's default workload."""
+    """Name of a shipped workload, path of a file, or a `Workload`; None for the default workload of `op`."""
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for the network's. A type of 8 or 4 bits applies to the quantized layers."""
+    """Data type of all layers; None for the network's. In a quantized network, an 8-bit or 4-bit type applies only to
+    the quantized layers.
+    """
     layout: str | None = None
     """Layout of the layers whose op supports it; None for the network's."""
     fixed: Mapping[str, int] = field(default_factory=dict)
-    """Values of dimensions that an ONNX model leaves open, by name."""
+    """Values for dimensions that an ONNX model does not fix, keyed by name."""
     batch: int | None = None
-    """Items per pass, such as images or sequences; None for the workload's."""
+    """Items per pass, such as images or sequences; None for the workload's number."""
     tp: int = 1
-    """Number of GPUs in the tensor-parallel group; the answer is for one of them."""
+    """Number of GPUs in the tensor-parallel group. The answer describes one of these GPUs."""
     context: int | None = None
-    """Number of tokens that a generated token attends to, or that the prompt has; None for the workload's."""
+    """Number of tokens that a generated token attends to or, for a prompt, its length; None for the workload's
+    number.
+    """
     phase: str | None = None
-    """`decode` or `prefill` for a model's `config.json`; None for `decode`."""
+    """Phase if the workload is a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
-    """Kernels that the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or empty for one backend.
-    This backend is the query's, or the fastest backend with baselines for all layers."""
+    """Backend for the totals.
+
+    `KERNREC` uses only kernrec's kernels. `MIXED` uses the fastest backend for each layer. If it is empty, one backend
+    is used: the fastest that has baselines for all layers, among those of the query.
+    """
     ignore_memory: bool = False
-    """Whether to answer for a network that does not fit the memory."""
+    """Whether to answer even if the network does not fit in the GPU's memory."""
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
-    """Return shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each; raise `UsageError` for a bad shape."""
+    """Return a network with one independent layer for each shape of an op.
+
+    Args:
+        op: name of the op.
+        shapes: shapes such as `m=1,n=2,k=3`; at least one.
+        dtype: data type; None for the op's default.
+        layout: layout; None for the best one on each GPU.
+
+    Raises:
+        UsageError: the op, the data type or the layout is unknown, or a shape is invalid.
+    """
     free = layout is None and len(find_op(op).layouts) > 1
     layers = tuple(
         Layer(shape, problem_from_shape(op, shape, dtype, layout), 1, layout_free=free, alone=True) for shape in shapes
@@ -69,10 +86,13 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return the workload of a request and its layers (at least one), in the requested data type and layout.
+    """Return the workload that a request names, and the requested layers (at least one).
+
+    The layers have the requested batch size, data type and layout, and the part of each layer that one GPU runs.
 
     Raises:
-        UsageError: a name is unknown, a batch or split is impossible, or no layer belongs to the op.
+        UsageError: a name is unknown, the network cannot be divided or scaled as requested, or it has no layer of the
+            requested op.
     """
     op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
     if wanted.workload is None:
@@ -106,14 +126,13 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
 
 
 def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> Layer:
-    """Return a layer in the data type and layout of a request."""
     problem = layer.problem
     op, dtype, layout = problem.definition, problem.dtype, problem.layout
     if wanted.dtype is not None:
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
             if eight_bits and op.name == "matvec":
-                problem = as_matmul(problem)  # A matvec has no 8-bit data types.
+                problem = as_matmul(problem)  # The op matvec has no 8-bit data types.
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
     weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
@@ -130,24 +149,27 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 def in_best_layouts(
     recommender: Recommender, layers: Sequence[Layer], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """Return the layers in their best layouts, and the layouts other than the default by op.
+    """Choose layouts for the layers whose layout is free.
 
-    An independent layer is treated like a single problem (`Recommender.as_answered`). The other layers of an op share a
-    layout, because tensors pass from layer to layer. Another layout replaces the default if the default lacks the best
-    kernels of layers that take most of the time.
+    The layout of an independent layer is chosen like that of a single problem (`Recommender.as_answered`). All other
+    layers of an op get the same layout, because tensors pass from layer to layer. This layout differs from the default
+    only if kernels that do not exist for the default layout would then take most of these layers' time.
 
     Args:
         recommender: the recommender.
         layers: layers of a network.
         gpu: the GPU.
         points: operating points of the answers.
+
+    Returns:
+        The layers in the chosen layouts, and the layouts that differ from the default, keyed by op.
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
     moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
         for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
-            with suppress(UsageError):  # Only some layouts support these sizes.
+            with suppress(UsageError):  # Some layouts do not support these sizes.
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
                 if _has_most_of_the_time(recommender, free, there, gpu, points):
                     moved |= there
@@ -170,7 +192,17 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether, in another layout, kernels that the default layout lacks run most of the total time."""
+    """Return whether another layout is worth choosing for the layers of an op.
+
+    In the other layout, kernels that do not exist for the default layout must take more than half of the total time.
+
+    Args:
+        recommender: the recommender.
+        layers: layers in the default layout.
+        there: the problem in the other layout, keyed by the problem of the layer.
+        gpu: the GPU.
+        points: operating points of the answers.
+    """
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
@@ -185,18 +217,22 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Return the answer for a layer, and a note if its data type or layout was replaced (else empty).
+    """Return the answer for a layer, if necessary in another data type or layout.
 
     Args:
         problem: problem of the layer.
         gpu: the GPU.
-        exactly: whether the user fixed the data type, so that it must not change.
-        answer: returns the answer for a problem, or raises `KernrecError`.
+        exactly: whether the user fixed the data type, so that it must not be replaced.
+        answer: function that returns the answer for a problem, or raises `KernrecError`.
+
+    Returns:
+        The answer, and a note that names the replacement of the data type or layout (empty if nothing was replaced).
 
     Raises:
-        KernrecError: nothing can run the layer.
+        KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU lacks arithmetic for a data type, the whole network uses another, even if some kernel converts.
+    # If the GPU has no arithmetic for a data type, all layers use another type, even if there is a kernel that converts
+    # values for some of them.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     predicted: Answer | None = None
@@ -230,12 +266,14 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
-    """Yield the layer in the data type's other layouts, if they have a kernel, then in other data types."""
+    """Yield variants of a problem that a kernel or backend may run: first in other layouts, then in other data
+    types.
+    """
     op: Op = problem.definition
     for dtype in (problem.dtype, *(() if exactly else replacements(problem, gpu))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
             able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
             baseline = layout == problem.layout and not rate_of(gpu, problem.dtype)
             if (able or baseline) and (dtype, layout) != (problem.dtype, problem.layout):
-                with suppress(UsageError):  # Only some data types have scales and output types.
+                with suppress(UsageError):  # A data type may not support dimensions such as `scales` or `output`.
                     yield op.problem(dtype, layout, **problem.dim)

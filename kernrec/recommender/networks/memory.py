@@ -1,4 +1,6 @@
-"""Compare the memory that a network needs with a GPU's: weights, keys and values, activations and workspaces."""
+"""Estimate the memory that a network needs (weights, keys and values, activations, workspaces), and check that
+it fits.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
 
 WORKSPACE_BYTES = 1 << 30
-"""Assumed bytes of the CUDA context, library workspaces and captured graphs."""
+"""Assumed memory of the CUDA context, library workspaces and captured CUDA graphs, in bytes."""
 _WEIGHTS = {"matmul": ("b", "bias"), "matvec": ("a",), "conv2d": ("w", "bias"), "moe": ("gate", "up", "down")}
 _WEIGHTS |= dict.fromkeys(("rmsnorm", "layernorm"), ("weight", "bias"))
 _MOST_GPUS = 64
@@ -20,7 +22,7 @@ _MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class Memory(JsonForm):
-    """Bytes that one GPU needs to run a network."""
+    """Memory that one GPU needs to run a network, in bytes."""
 
     JSON = "needed_bytes weights_bytes cache_bytes activations_bytes workspaces_bytes"
 
@@ -32,11 +34,11 @@ class Memory(JsonForm):
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes of all parts."""
+        """Total memory in bytes."""
         return self.weights_bytes + self.cache_bytes + self.activations_bytes + self.workspaces_bytes
 
     def fits(self, gpu: GPU) -> bool:
-        """Return whether the memory of a GPU suffices."""
+        """Return whether the network fits in the GPU's memory."""
         return self.needed_bytes <= gpu.memory_bytes
 
     def __str__(self) -> str:
@@ -47,19 +49,21 @@ class Memory(JsonForm):
 
 
 class DoesNotFitError(KernrecError):
-    """A network needs more memory than a GPU has; the message names changes that would make it fit."""
+    """A network needs more memory than a GPU has. The message suggests changes with which the network fits."""
 
     def __init__(self, message: str, memory: Memory, short: str) -> None:
         super().__init__(message)
         self.memory = memory
         self.short = short
-        """Short reason for a table."""
+        """Short form of the message, for a row of a table."""
 
 
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
-    """Return the memory that one GPU needs for a network, or for the largest layer of unrelated layers.
+    """Return the memory that one GPU needs to run a network.
 
-    Activations are twice the inputs and outputs of the largest layer, because inputs remain while a layer writes.
+    If the layers do not form one network, or only some of its layers were requested, the result is the memory for the
+    tensors of the largest layer. Otherwise, activations are estimated as twice the activation tensors of the largest
+    layer, because inputs remain in memory while the next layer writes.
 
     Args:
         workload: part of the network that one GPU runs.
@@ -80,7 +84,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return the bytes of a layer's weights, of its cached keys and values, and of its other tensors."""
+    """Return the bytes of a layer's weights, of the keys and values that it caches, and of its other tensors."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
     weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)
@@ -92,13 +96,15 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that does not fit a GPU, with the smallest change that makes it fit.
+    """Return the error for a network that does not fit in a GPU's memory, with the smallest change that makes
+    it fit.
 
     Args:
         workload: the network.
         memory: memory that one GPU needs.
         gpu: the GPU.
-        other: returns the network and its layers for another (batch, number of GPUs).
+        other: function that returns the workload and its layers for another batch size and number of tensor-parallel
+            GPUs.
     """
     remedies = []
     if workload.one_network:
@@ -123,15 +129,15 @@ def shortage(
 def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
     try:
         return memory_of(*other(batch, tp)).fits(gpu)
-    except UsageError:  # These sizes cannot be divided this way.
+    except UsageError:  # The network cannot be divided or scaled like this.
         return False
 
 
 def gigabytes(size: float, digits: int = 3) -> str:
-    """Return a size in gigabytes with this number of significant digits."""
+    """Return the text of a size in GB with this number of significant digits."""
     return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
 
 
 def memory_json(memory: Memory, gpu: GPU) -> dict[str, Any]:
-    """Return the required and available memory as plain values for JSON."""
+    """Return plain values for JSON: whether the network fits, the required memory and the available memory."""
     return {"fits": memory.fits(gpu), "memory": memory.as_dict() | {"available_bytes": gpu.memory_bytes}}

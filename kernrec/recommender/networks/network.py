@@ -1,6 +1,7 @@
-"""Answer for a whole network on one GPU: a recommendation for each layer, backends, and totals.
+"""Answer a request for a whole network on one GPU: a recommendation for each layer, baselines of backends, and
+totals.
 
-All layers run at one operating point, because nobody changes the power limit between layers.
+All layers run at the same operating point, because power limits are not changed between layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,21 +46,28 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's operations that baselines must cover for a backend total. Otherwise most of the total
-would come from kernrec's kernels."""
+"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend. With a lower fraction,
+kernrec's kernels would make up most of the backend's total.
+"""
 
 
 def answer_network(
     recommender: Recommender, gpu_name: str | GPU, wanted: NetworkRequest, query: Query
 ) -> NetworkAnswer:
-    """Return the recommendation for each layer of a network on a GPU, and the baselines of backends.
+    """Return a recommendation and a baseline for each layer of a network on a GPU, and the totals.
 
-    If no kernel runs a layer in the network's data type and layout, another one replaces it, with a note. A layer that
-    nothing can run is left out, with a note.
+    If no kernel runs a layer in the network's data type and layout, the layer is answered in another data type or
+    layout, and a note says so. A layer that neither a kernel nor a backend can run is omitted, also with a note.
+
+    Args:
+        recommender: the recommender.
+        gpu_name: the GPU, or its name.
+        wanted: request that names the network.
+        query: objective, bounds, operating point and backends.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible.
-        DoesNotFitError: the network does not fit the GPU's memory, and the request does not ignore memory.
+        DoesNotFitError: the network does not fit in the GPU's memory, and the request does not ignore memory.
         KernrecError: no layer can be run.
     """
     gpu = gpu_name if isinstance(gpu_name, GPU) else find_gpu(gpu_name)
@@ -78,7 +86,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # Layers that only backends run may use any backend. The power limit already enforces the bound on power.
+    # A layer without a kernel may use any backend, so do not restrict backends here. The power limit already enforces
+    # the bound on power.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -92,7 +101,7 @@ def answer_network(
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # An independent shape has the same notes on layouts as a single request.
+            if original.alone:  # Independent shapes get the same notes on layouts as a request for one problem.
                 result, message = (
                     recommender.answer_op(original.problem, gpu, of_all_backends, not original.layout_free),
                     "",
@@ -104,7 +113,7 @@ def answer_network(
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.recommendations:  # Compare now, because only the latest candidate sets stay cached.
+        if result.recommendations:  # Do this now, because only the latest candidate sets remain in the cache.
             candidates = recommender.candidates(result.problem, gpu, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
@@ -138,10 +147,10 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return a copy of a network query whose power limit enforces the bound on power, also for backends.
+    """Return a query in which a power limit enforces the maximum power (`max_power_w`), for kernels and backends.
 
     Raises:
-        UsageError: the GPU does not accept such a low limit.
+        UsageError: the GPU does not accept a power limit this low.
     """
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
@@ -154,7 +163,6 @@ def within_power(query: Query, gpu: GPU) -> Query:
 
 
 def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
-    """Raise `UsageError` if the GPU cannot multiply in a data type of 8 or 4 bits."""
     if dtype is None or (name := canonical_dtype(dtype)) not in EIGHT_BITS:
         return
     if not gpu.multiplies(math_dtype(name)):
@@ -165,18 +173,24 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network: the backend's, or kernrec's for single shapes."""
+    """Return the name of the total that represents the network.
+
+    This is the backend's total for a network, or if the user asked for backends. For independent shapes, or if there is
+    no backend, it is the total of kernrec's recommendations.
+    """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
 
 def today(backend: str) -> str:
-    """Return the name of a backend's total."""
+    """Return the name of the total in which this backend runs the network."""
     return f"{backend} today"
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return a layer's latency and energy for each alternative to the recommendation."""
+    """Return latency and energy of a layer for each alternative to the recommended config, keyed by the name of the
+    total.
+    """
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -193,7 +207,15 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals of kernrec, of the backend and of kernrec's alternatives, best by the objective first."""
+    """Return the totals of the network, the best by the query's objective first.
+
+    Args:
+        layers: answers for the layers.
+        alternatives: for each layer, latency and energy of other configs, keyed by the name of the total.
+        backend: backend that has a total; empty for none.
+        exchange: all-reduces to add to each total; None for none.
+        query: query with the objective.
+    """
     names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]
@@ -213,7 +235,10 @@ def _totals(
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether layers with a baseline cover enough operations; the result does not depend on the batch size."""
+    """Return whether layers with a baseline cover at least the fraction `COVERED` of the network's FLOPs.
+
+    FLOPs are counted instead of time, so that the result does not depend on the batch size.
+    """
     operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
     return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
         count for count, _ in operations
@@ -221,7 +246,7 @@ def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
-    """Return notes on ops whose layers would take much less time in another layout than the requested one."""
+    """Return a note for each op whose layers would take much less time in another layout than in the requested one."""
     notes: list[str] = []
     for op in dict.fromkeys(layer.answer.problem.op for layer in layers):
         now = best = 0.0
@@ -241,11 +266,11 @@ def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query)
 
 
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
-    """Return the notes on what the totals count.
+    """Return notes that explain what the totals include.
 
     Args:
-        answer: answer for the network; its `backend` is empty if the baselines cover too little.
-        backend: reference backend of the network.
+        answer: answer for the network; its `backend` is empty if baselines cover too little of the network.
+        backend: backend with which the network is compared.
         kernrec_only: whether the user excluded backends.
     """
     notes: list[str] = []
@@ -290,6 +315,5 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    """Return a text with the first `most` names and the number of the remaining names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,11 +1,13 @@
-"""Answer for a whole network: layers, baselines and totals.
+"""Define the answer for a whole network: its layers, baselines and totals.
 
-Each layer has kernrec's recommendation, a backend's baseline, and the program selected to run it.
+For each layer, the answer has kernrec's recommendation, the baseline of a backend, and the choice of which of the two
+runs the layer.
 
-Totals are sums of count x layer. They assume that layers run one after another, with only the exchange between GPUs
-added. Intervals of totals assume fully correlated errors, so they are the sums of the layers' bounds. Predictions of
-one kernel on one GPU share most of their error (except the fraction `estimate.costs.OWN`, a config's own part), and all
-kernels share the GPU's specifications. Assuming independent errors would make intervals of many layers far too narrow.
+A total is the sum over all layers of count x cost. It assumes that layers run one after another. Only the exchange
+between GPUs is added. The intervals of totals assume fully correlated errors, so the ends of a total's interval are the
+sums of the ends of the layers' intervals. The reason is that predictions share most of their error: all kernels share
+the GPU's specifications, and the configs of one kernel share everything but the fraction `estimate.costs.OWN` of the
+error. If errors were assumed to be independent, the intervals of networks with many layers would be far too narrow.
 """
 
 from collections.abc import Mapping
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. A comparison of two predictions is no more accurate than this."""
+maintenance. Comparisons of two predictions are no more accurate than this fraction.
+"""
 
 Costs = tuple[Estimate, Estimate]
-"""Latency and energy."""
+"""Latency and energy of a layer or config."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ class LayerAnswer(FormerNames):
 
     layer: Layer
     answer: Answer
-    """Answer for the layer's problem; without recommendations if only backends run it."""
+    """Answer for the layer's problem. It has no recommendations if only backends can run the layer."""
     baseline: "Baseline | None" = None
-    """Baseline of the reference backend; None if none was recorded."""
+    """Baseline of the backend with which the network is compared; None if the backend has no baseline for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
-    """Whether the network counts kernrec's kernels, so that no backend replaces them."""
+    """Whether kernrec's kernels represent the network, so that a recommended kernel always runs the layer."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -69,12 +72,12 @@ class LayerAnswer(FormerNames):
 
     @property
     def best(self) -> Recommendation | None:
-        """Top recommendation; None if only backends run the layer."""
+        """Top recommendation; None if only backends can run the layer."""
         return self.answer.recommendations[0] if self.answer.recommendations else None
 
     @cached_property
     def costs(self) -> Costs:
-        """Latency and energy of the recommendation; of the baseline if there is no recommendation."""
+        """Latency and energy of the top recommendation or, if there is none, of the baseline."""
         if (best := self.best) is not None:
             if self.layer.alone:
                 return best.latency_s, best.energy_j
@@ -95,16 +98,20 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if either of them is missing."""
+        """Fraction of the baseline's cost that the recommendation saves; None if there is no recommendation or no
+        baseline.
+        """
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether a custom kernel is worth it even at the unfavorable ends of both intervals.
+        """Whether it is worth replacing the backend by a custom kernel in this layer.
 
-        None if there is no baseline.
+        The kernel must save at least `WORTH_IT` of the baseline's cost, and must cost less than the baseline even at
+        the unfavorable ends of both intervals. The value is None if there is a recommendation, but no baseline to
+        compare it with.
         """
         if self.best is None:
             return False
@@ -117,7 +124,9 @@ class LayerAnswer(FormerNames):
 
     @property
     def certain(self) -> bool:
-        """Whether the recommendation costs less than the baseline even at the unfavorable ends of both intervals."""
+        """Whether the recommendation costs less even if it has the upper end of its interval and the baseline the lower
+        end.
+        """
         backend = self.baseline_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
@@ -126,36 +135,38 @@ class LayerAnswer(FormerNames):
 
     @property
     def runs_backend(self) -> bool:
-        """Whether the backend runs the layer, because no kernel of kernrec is worth it."""
+        """Whether the backend should run the layer, because a kernel of kernrec is not worth it."""
         return self.baseline is not None and self.worth_it is False and not (self.of_kernrec and self.best is not None)
 
     @cached_property
     def run_costs(self) -> Costs:
-        """Latency and energy of the program that runs the layer: kernrec where it is worth it, else the backend."""
+        """Latency and energy of the layer with the program that should run it: the backend, or else kernrec's
+        kernel.
+        """
         return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
     def program(self) -> tuple[str, str]:
-        """Kernel and config that run the layer, or the name of the backend."""
+        """Name of the program that should run the layer, and its config. For a backend, the config is empty."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.baseline.name if self.baseline is not None else ""), ""
 
     @property
     def source(self) -> str:
-        """Source of the latency of the program that runs the layer."""
+        """Source of the latency of the program that should run the layer."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.baseline.source if self.baseline is not None else ""
 
     @property
     def latency_s(self) -> float:
-        """Seconds of all occurrences of the layer, by the program that runs it."""
+        """Time of all occurrences of the layer, in seconds, with the program that should run it."""
         return self.count * self.run_costs[0].value
 
     @property
     def energy_j(self) -> float:
-        """Joules of all occurrences of the layer, by the program that runs it."""
+        """Energy of all occurrences of the layer, in joules, with the program that should run it."""
         return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
@@ -173,7 +184,7 @@ class LayerAnswer(FormerNames):
 
 
 def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes; for a Pareto front, the latency."""
+    """Return the value that an objective minimizes. For the objective `pareto`, this is the latency."""
     latency, energy = (np.array(estimate.value) for estimate in costs)
     scalar = Objective.LATENCY if objective is Objective.PARETO else objective
     return float(scalar.value_of(latency, energy))
@@ -181,22 +192,26 @@ def value_of(objective: Objective, costs: Costs) -> float:
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals: kernrec's recommendations, their alternatives, and the mixture. The mixture uses kernrec where it is
-worth it and a backend elsewhere. A backend's total is named after the backend. Every total uses the recommendation if
-the backend has no baseline for a layer."""
+"""Names of totals.
+
+A total uses one program for each layer: kernrec's recommendation, kernrec's config of lowest latency or energy, or the
+config that an occupancy heuristic selects. The mixture uses kernrec where it is worth it and a backend elsewhere. The
+total of a backend is named after the backend, such as `vLLM today`. For a layer without a baseline, the mixture and the
+backend's total use kernrec's recommendation.
+"""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
-"""Fraction of the time that the layers that matter take together, and their maximum number."""
+"""Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
 
 
 @dataclass(frozen=True)
 class Total(IntervalNames, JsonForm):
-    """Sum over all answered layers, with one config for each."""
+    """Sum of latency and energy over all answered layers, with one program or config for each layer."""
 
     JSON = "name latency_s energy_j power_w source energy_source"
 
     name: str
-    """Name of the total: the selection of configs or the backend."""
+    """Name of the total, which states how configs were selected, or which backend runs the network."""
     latency_s: Estimate
     energy_j: Estimate
 
@@ -207,11 +222,11 @@ class Total(IntervalNames, JsonForm):
 
     @property
     def source(self) -> str:
-        """Least certain source of latency and energy."""
+        """Source of the latency or of the energy, whichever is less certain."""
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Return the relative changes of latency and energy from another total to this total."""
+        """Return the relative changes of latency and of energy from another total to this one (-0.1 is 10 % less)."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
@@ -223,26 +238,26 @@ class Total(IntervalNames, JsonForm):
 
 
 class TotalSum:
-    """Sum of layers; its source is the least certain source of any layer."""
+    """Running sum of the costs of layers. Its source is the least certain source among the layers."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((2, 3))
         self._sources = [len(SOURCES) - 1] * 2
 
     def add(self, count: int, latency: Estimate, energy: Estimate) -> None:
-        """Add a layer that the network has `count` times."""
+        """Add latency and energy of a layer that occurs `count` times in the network."""
         for row, estimate in enumerate((latency, energy)):
             self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def wait(self, latency: Estimate) -> None:
-        """Add waiting time at unchanged mean power."""
+        """Add waiting time, such as for all-reduces. Energy grows so that the mean power does not change."""
         self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
         self._sums[0] += (latency.value, latency.low, latency.high)
         self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
 
     def result(self, name: str) -> Total:
-        """Return the current total under this name."""
+        """Return the current sum as a total with this name."""
         latency, energy = (
             Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
             for bounds, source in zip(self._sums, self._sources, strict=True)
@@ -255,12 +270,14 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Order of names among equal totals; the backend's total comes before all of them."""
+"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's total, which has no
+entry, comes before all others.
+"""
 
 
 @dataclass(frozen=True)
 class NetworkAnswer(NetworkNames, JsonForm):
-    """Recommendation for each layer of a network on a GPU, and the totals."""
+    """Answer for a network on a GPU: a recommendation for each layer, and totals."""
 
     JSON = (
         "workload batch tp gpu objective power_limit_w locked_clock_hz inputs backends backend headline fits memory"
@@ -271,23 +288,25 @@ class NetworkAnswer(NetworkNames, JsonForm):
     gpu: GPU
     query: Query
     layers: tuple[LayerAnswer, ...]
-    """Layers in the order of the network."""
+    """Answers for the layers, in the order of the network."""
     left_out: tuple[str, ...]
-    """Layers that no total includes, with the reason."""
+    """One line for each layer that the totals do not include, with the reason."""
     totals: tuple[Total, ...]
     """Totals, best by the objective first."""
     adjusted: tuple[str, ...] = ()
-    """Notes on layers answered in another data type or layout, because no kernel runs them as requested on this GPU."""
+    """Notes on how the answer differs from the request, for example on layers that are answered in another data
+    type.
+    """
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
-    """Layouts other than the op's default that were selected for layers with a free layout, by op."""
+    """Layouts that were selected for layers with a free layout and differ from the op's default, keyed by op."""
     backend: str = ""
-    """Backend that has a total; empty if there is none."""
+    """Backend with which the network is compared; empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
     exchange: "Exchange | None" = None
-    """All-reduces of a tensor-parallel group; None for one GPU."""
+    """All-reduces between tensor-parallel GPUs; None if there is only one GPU."""
     memory: "Memory | None" = None
-    """Memory that one GPU needs."""
+    """Memory that one GPU needs to run the network."""
 
     def __repr__(self) -> str:
         chosen = self.headline
@@ -302,7 +321,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return tabular.network_html(self)
 
     def to_arrow(self) -> Any:
-        """Return the top recommendation of each layer (or its baseline) as a `pyarrow.Table`.
+        """Return a `pyarrow.Table` with a row for each layer: its top recommendation or, if there is none, a
+        baseline.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -321,12 +341,12 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def headline(self) -> Total:
-        """Total that represents the network: the backend's total, or else kernrec's."""
+        """Total that represents the network, named `headline_name`."""
         return self.total(self.headline_name)
 
     @property
     def today(self) -> Total | None:
-        """Total of the backend; None if there is none."""
+        """Total of the backend with which the network is compared; None if there is none."""
         return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
 
     @property
@@ -353,7 +373,13 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the layers that take most of the time, with their fractions; the exchange counts as one layer."""
+        """Return the names of the layers that take the most time, with their fractions of the time of the network.
+
+        The all-reduces between GPUs count as one layer.
+
+        Args:
+            most: maximum number of layers.
+        """
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -362,7 +388,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
-        """Layers that together take most of the time, longest first."""
+        """Layers that together take most of the network's time, longest first (at most `MOST_SHOWN`)."""
         taken = 0.0
         for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
             taken += layer.latency_s
@@ -371,17 +397,19 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self._by_time[:MOST_SHOWN]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` longest layers, longest first; None returns `layers_that_matter`."""
+        """Return the `most` layers that take the longest, longest first. If `most` is None, return
+        `layers_that_matter`.
+        """
         return self.layers_that_matter if most is None else self._by_time[:most]
 
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
-        """Layers in which a custom kernel is worth it."""
+        """Layers in which it is worth replacing the backend by a custom kernel."""
         return tuple(layer for layer in self.layers if layer.worth_it)
 
     @property
     def advice(self) -> str:
-        """Sentence on where a custom kernel is worth it; empty without a backend for most of the operations."""
+        """Text that states in how many layers custom kernels are worth it. It is empty if no backend has a total."""
         if (backend := self.today) is None:
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
@@ -408,7 +436,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Distinct totals; among equal totals, the first name in `_PREFERRED` is kept."""
+        """Totals with distinct costs. Among totals with equal costs, the one that is first in `_PREFERRED` is kept."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -416,7 +444,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader."""
+        """Notes on the answer: what was adjusted, which layers are not in the totals, and the notes of each layer."""
         lines = (note for layer in self.layers for note in layer.answer.notes)
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
@@ -434,18 +462,19 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def unit(self) -> str:
-        """Output that rates count: `token` for a language model, else `call`."""
+        """Unit in which rates are stated: `token` for a language model, otherwise `call`."""
         return "token" if self.workload.one_network and self.workload.tokens else "call"
 
     @property
     def work(self) -> int:
-        """Number of tokens (or calls) per pass."""
+        """Number of units (tokens or calls) that one pass through the network produces."""
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, with the regret (expected loss) of each layer and the network by objective.
+        """Return plain values for JSON, including the expected regret of each layer and of the network.
 
-        The network's regret is the sum of its layers' regrets, as a fraction of their total cost.
+        Regret is the expected loss from choosing a config that is not the best. It is keyed by objective. The network's
+        regret is the sum of the regrets of its layers, as a fraction of their total cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

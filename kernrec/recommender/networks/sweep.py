@@ -1,4 +1,4 @@
-"""Sweep a whole network over power limits or locked clocks, and select the best."""
+"""Predict the totals of a network at several power limits or locked clocks, and recommend one of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from kernrec.util.human import human
 from kernrec.util.light_dataclass import dataclass
 
 STEPS = 16
-"""Maximum number of power limits or clocks in a sweep, besides the default."""
+"""Maximum number of power limits or clocks in a sweep, in addition to the default."""
 _LIMIT_STEP_W = 10.0
 
 Swept = Literal["power limit", "clock"]
@@ -35,17 +35,17 @@ class SweptTotal:
     point: OperatingPoint
     total: Total
     versus_first: Comparison
-    """Comparison with the first point: the default power limit without a locked clock."""
+    """Comparison with the first point of the sweep, which has the default power limit and no locked clock."""
 
 
 @dataclass(frozen=True)
 class NetworkSweep:
-    """Network over operating points."""
+    """Totals of a network over a range of operating points."""
 
     answer: NetworkAnswer
-    """Answer at the first point."""
+    """Answer for the network on which the sweep is based."""
     rows: tuple[SweptTotal, ...]
-    """Rows, default point first, then descending."""
+    """Rows of the sweep: the default point first, then descending power limits or clocks."""
     best: int
     """Index of the recommended row; see `best_of`."""
 
@@ -56,7 +56,7 @@ class NetworkSweep:
 
     @property
     def why_best(self) -> str:
-        """Criterion that selected the best row: `knee`, or the minimized quantity."""
+        """Criterion by which the best row was selected: `knee`, or the quantity that it minimizes."""
         return why_best(self.answer.query)
 
     @property
@@ -66,7 +66,7 @@ class NetworkSweep:
 
     @property
     def advice(self) -> str:
-        """Sentence that describes the best row."""
+        """Sentence that recommends the operating point of the best row."""
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
         if self.best == 0:
@@ -77,7 +77,7 @@ class NetworkSweep:
 
     @property
     def billed(self) -> tuple[Total, ...]:
-        """Totals for a bill: at the recommended point, then at the first point if it differs."""
+        """Totals for the yearly bills: at the recommended point, and at the first point if it is a different one."""
         rows = [self.rows[number] for number in dict.fromkeys((self.best, 0))]
         return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
 
@@ -105,12 +105,21 @@ class NetworkSweep:
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
-    """Return the text of an operating point: its locked clock, or else its power limit."""
+    """Return the text of an operating point: its clock if the clock is locked, otherwise its power limit."""
     return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
 def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
-    """Return the points of a sweep: the default (or given) power limit, then lower limits or clocks, descending."""
+    """Return the operating points of a sweep.
+
+    Args:
+        gpu: the GPU.
+        swept: whether power limits or clocks vary.
+        power_limit_w: power limit of the first point, in watts; None for the GPU's default.
+
+    Returns:
+        The first point, without a locked clock, followed by points with lower power limits or clocks, descending.
+    """
     first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
     if swept == "power limit":
         step = _LIMIT_STEP_W * np.ceil((gpu.tdp_w - gpu.power_min_w) / (STEPS * _LIMIT_STEP_W))
@@ -124,16 +133,18 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
 def sweep_network(
     recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
 ) -> NetworkSweep:
-    """Evaluate the layers of an answer over power limits or locked clocks, with the best config at each point.
+    """Predict the totals of a network over power limits or locked clocks, with the best config of each layer at each
+    point.
 
     Args:
         recommender: the recommender.
         answer: answer for the network, at any operating point.
         swept: quantity to sweep.
-        power_limit_w: power limit during a sweep over clocks; None for the GPU's default.
+        power_limit_w: power limit in watts of the first point, and of all points in a sweep over clocks; None for the
+            GPU's default.
 
     Raises:
-        UsageError: no point keeps the bounds of the query.
+        UsageError: no operating point satisfies the bounds of the query.
     """
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
     if swept == "power limit" and gpu.power_range_assumed:
@@ -161,7 +172,7 @@ def sweep_network(
             if total is not None:
                 try:
                     ((_, position), *_) = select(candidates.at(number), query)
-                except UsageError:  # No config keeps the bounds at this point.
+                except UsageError:  # No config satisfies the bounds at this point.
                     sums[number] = None
                     continue
                 costs = costs_at(candidates, number, position)
@@ -189,7 +200,7 @@ KNEE = "knee"
 
 
 def why_best(query: Query) -> str:
-    """Return the criterion of the recommended row: lowest energy or EDP, or else the knee."""
+    """Return the text of the criterion by which a row is recommended: `least energy`, `least EDP` or `knee`."""
     if query.max_slowdown is not None or query.objective is Objective.ENERGY:
         return "least energy"
     return "least EDP" if query.objective is Objective.EDP else KNEE
@@ -198,10 +209,10 @@ def why_best(query: Query) -> str:
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
-    With a bound on the slowdown, the row with the lowest energy within the bound wins. For energy and EDP, the row with
-    the lowest value wins. For latency and Pareto fronts, the knee wins: the point farthest below the straight line from
-    the fastest point to the point of lowest energy, with both costs scaled to the line's extent (Satopaa et al. 2011,
-    "Finding a Kneedle in a Haystack").
+    If the query bounds the slowdown, this is the row with the lowest energy within the bound. For the objectives energy
+    and EDP, it is the row with the lowest value. For latency and Pareto fronts, it is the knee: the point farthest
+    below the straight line from the fastest point to the point of lowest energy, where both costs are scaled so that
+    the line spans 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])

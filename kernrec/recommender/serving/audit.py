@@ -1,8 +1,10 @@
-"""Audit a deployment: list the tuned files that the engine looks for and lacks, with the gain from each file.
+"""Audit a deployment: list the tuned files that the serving engine looks for, those that are missing, and the gain from
+each file.
 
-`write_folder` writes the predicted configs to a folder that the engine reads instead of its own files. A file has an
-entry for every number of tokens that the engines' files have, because the engine selects the nearest entry. If there is
-no gain, the entry is the engine's default. So a step of many tokens does not run a config for few tokens.
+`write_folder` writes predicted configs to a folder that the engine reads instead of its own files. A tuned file maps
+numbers of tokens to configs, and the engine selects the entry with the nearest number. So a written file has an entry
+for each number of tokens that the engine's own files have. Where tuning gains nothing, the entry is the engine's
+default config. Otherwise, a step with many tokens could run a config that was chosen for few tokens.
 """
 
 import math
@@ -37,9 +39,9 @@ from kernrec.util.light_dataclass import dataclass
 TRITONS = (
     "3.1.0", "3.2.0", "3.3.0", "3.3.1", "3.4.0", "3.5.0", "3.5.1", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0",
 )  # fmt: skip
-"""Known releases of Triton."""
+"""Releases of Triton that kernrec knows."""
 TOKENS = (1, 16, 128, 1024, 4096)
-"""Numbers of tokens compared by default, from one sequence to a large prompt."""
+"""Numbers of tokens per step that are compared by default, from one generated token to a large prompt."""
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
@@ -48,34 +50,36 @@ _SECOND = "not predicted apart from the first product"
 _NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
 
 Progress = Callable[[str], None]
-"""Callback that receives a description of the next comparison."""
+"""Callback that is called before each comparison, with a description of it."""
 
 
 @dataclass(frozen=True)
 class AuditedFile:
-    """File that the engine looks for, with its expected gain."""
+    """Tuned file that the engine looks for, with the gain expected from it."""
 
     file: TunedFile
     shipped: str
-    """Path of the engine's file below its folder; empty if it has none."""
+    """Path of the file that the engine ships, relative to the folder of this kind of file; empty if the engine has no
+    such file.
+    """
     of_this_triton: bool
-    """Whether the file is for the requested release of Triton."""
+    """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
-    """Kernel that the engine runs instead of the tuned kernel; empty if the engine runs the tuned kernel."""
+    """Other kernel that the engine runs instead of the one that the file tunes; empty if it runs the tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
-    """Reason why no configs were compared for this file; empty if there are comparisons."""
+    """Reason why configs cannot be compared for this file; empty if they can."""
     kernel: str = ""
-    """Kernel that was analyzed."""
+    """Name of the kernel that was analyzed for the comparisons; empty if no kernel was analyzed."""
 
     @property
     def missing(self) -> bool:
-        """Whether the engine lacks the file."""
+        """Whether the engine has no such file."""
         return not self.shipped
 
     @property
     def verdict(self) -> Verdict:
-        """Advice on the file."""
+        """Advice on whether to create the file."""
         return verdict_of(self.missing, self.taken, self.comparisons)
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,7 +121,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ServingAudit:
-    """Tuned files that a serving engine looks for, has and lacks for a model on a GPU."""
+    """Result of an audit: the tuned files that an engine looks for when it serves a model on a GPU."""
 
     model: ServedModel
     served: Deployment
@@ -149,26 +153,32 @@ class ServingAudit:
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """Model, GPU and engine to audit, with names as people type them."""
+    """Request for an audit: model, GPU, engine and options. Names are as users type them."""
 
     model: str
-    """Folder with a `config.json`, or the file; with `download` also a name on the Hugging Face Hub."""
+    """Folder with a `config.json`, or that file. If `download` is true, also a model's name on the Hugging Face Hub."""
     gpu: str
     engine: str
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton; None for the installed release if SGLang needs it."""
+    """Release of Triton, which only SGLang needs; None for the installed release or, without one, the newest for which
+    SGLang has files.
+    """
     release: str | None = None
-    """Release of the engine; None for the installed one, else the newest known."""
+    """Release of the engine; None for the installed release or, if the engine is not installed, the newest that kernrec
+    knows.
+    """
     device: str = ""
-    """Name of the GPU according to its driver; empty for the catalog's."""
+    """Name of the GPU as its driver reports it; empty for the name in the catalog."""
     lora_rank: int | None = None
     tokens: Sequence[int] = TOKENS
     compare: bool = True
-    """Whether to compare missing files; otherwise they are only listed."""
+    """Whether to compare configs for missing files. If it is false, files are only listed."""
     everything: bool = False
-    """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
+    """Whether to also compare configs for files that the engine has, and for files whose kernel the engine does not
+    run.
+    """
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -186,15 +196,15 @@ class AuditRequest:
 
 
 def serve_audit(request: AuditRequest, progress: Progress | None = None) -> ServingAudit:
-    """Audit a deployment.
+    """Audit a deployment: find its tuned files and compare configs for the missing ones.
 
     Args:
-        request: the model, the GPU and the engine.
-        progress: called before each comparison.
+        request: the model, the GPU, the engine and options.
+        progress: callback that is called before each comparison.
 
     Raises:
         UsageError: a name or release is unknown, or the model's config lacks a field, which the message names.
-        KernrecError: the model cannot be downloaded.
+        KernrecError: the model's config cannot be downloaded.
     """
     gpu = find_gpu(request.gpu)
     model = read_model(request.model, download=request.download)
@@ -205,7 +215,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # SGLang does not need the missing files.
+    wanted += [second for second in seconds if second.shipped]  # These are optional, so do not report missing ones.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -221,7 +231,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return the release of Triton, and notes on it."""
+    """Return the release of Triton for which to look for files (empty for vLLM), and notes on how it was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -229,7 +239,7 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
             raise unknown("release of Triton", request.triton, releases)
         return text, []
     if request.engine == "vllm":
-        return "", []  # File names and folders of other engines do not depend on Triton.
+        return "", []  # vLLM's file names do not depend on Triton.
     other = "--engine sglang,triton==RELEASE chooses another"
     try:
         return version("triton"), [f"files are for the installed Triton {version('triton')}; {other}"]
@@ -268,14 +278,16 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with the comparisons of its configs, or with the reason if none is possible."""
+    """Return the file with a comparison of configs for each number of tokens, or with the reason why none is
+    possible.
+    """
     made: list[Comparison] = []
     try:
         for count in tokens:
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # Compare the other files, for example if a kernel cannot be imported.
+    except KernrecError as error:  # Continue with other files, for example if this kernel cannot be imported.
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
@@ -285,7 +297,7 @@ def _compared(
 
 
 def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
-    """Return notes on the method of the estimates."""
+    """Return notes on how the times in the comparisons were estimated."""
     kernels = {file.kernel for file in compared.values() if file.kernel}
     comparisons = [comparison for file in compared.values() for comparison in file.comparisons]
     if not comparisons:
@@ -307,14 +319,15 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
 
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
-"""Environment variables that name the folder."""
+"""Environment variable through which each engine finds a folder with tuned files, keyed by engine."""
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """Return the entries of a file, by number of tokens (times the heads for state-space layers).
+    """Return the entries to write to a tuned file, keyed as the engine does.
 
-    Use the comparison with the nearest number of tokens, by ratio. Take its best config if the gain is worth it.
-    Otherwise take the engine's default for this number of tokens.
+    The key is the number of tokens. For state-space layers, it is the number of tokens times the number of heads. For
+    each entry, the comparison with the nearest number of tokens (by ratio) is used. If the gain of its best config is
+    worth it, the entry is this config. Otherwise, it is the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -326,7 +339,11 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return a file's path below the folder; a file that engines read only from their package keeps its path there."""
+    """Return the path at which to write a file, relative to the folder for new files.
+
+    Engines read some files only from their own package. Such files are written below `package/`, with their path in the
+    package.
+    """
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -336,10 +353,10 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Write each file that is worth it, and keep files with other names.
+    """Write each tuned file that is worth it to a folder. Other files in the folder are kept.
 
     Returns:
-        Paths of the files. If none is worth it, no folder is created.
+        Paths of the written files. If no file is worth it, no folder is created.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -362,5 +379,5 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
 
 
 def setting(audit: ServingAudit, folder: Path) -> str:
-    """Return the shell command that makes the engine read the folder."""
+    """Return the shell command that sets the environment variable, so that the engine reads the folder."""
     return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

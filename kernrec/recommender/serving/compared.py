@@ -1,4 +1,4 @@
-"""Compare an engine's default config with candidates for a number of tokens, and derive the advice on a file."""
+"""Compare an engine's default config with candidate configs, and derive advice on whether a tuned file is worth it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,50 +25,56 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 BEST_RANKED = 3
-"""Number of configs of `expert_ranking` to compare with the engine's default."""
+"""Number of top-ranked configs of `expert_ranking` that are compared with the engine's default config."""
 PAIR_SPREAD = 0.16
-"""Standard deviation of log(predicted ratio / true ratio) of two configs' times.
+"""Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-vLLM's tuner selected each config in its files as the best of hundreds. So the predicted slowdown of this config
-relative to the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
-H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
+It was determined from configs in vLLM's files, each of which vLLM's tuner measured to be the best of hundreds. If the
+model predicts that such a config is slower than the first candidate, this predicted slowdown is an error. The value is
+the root mean square of this error over eight pairs of configs on an A100 and an H100 with 1,024 tokens. With 16 tokens,
+the candidates are too similar for such a comparison (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation like `PAIR_SPREAD`, for kernels without engine files: the analytical model's on other kernels
-bound by DRAM."""
+"""Standard deviation like `PAIR_SPREAD`, for kernels of which engines have no files to compare with. It is the
+analytical model's error for other kernels that are bound by DRAM.
+"""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time of all matmuls of a file with one config, in seconds."""
+    """Total time, in seconds, of all launches that a tuned file configures, if they run with one config."""
 
     latency_s: float
     low_s: float
     high_s: float
     measured: bool
-    """Whether every matmul was measured."""
+    """Whether the time of every launch was measured."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of the engine's default config with the best candidate, for a number of tokens."""
+    """Comparison of an engine's default config with candidate configs, for one number of tokens per step."""
 
     tokens: int
     own: Tiles
     own_cost: Cost | None
-    """Cost of the engine's default config; None if it cannot run on the GPU."""
+    """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and the engine's default config, best first; measured configs precede all others."""
+    """Candidates and the engine's default config with their costs, best first. Measured configs come before predicted
+    ones.
+    """
     compared: tuple[Tiles, ...]
-    """Compared configs, the engine's default first."""
+    """Configs that were compared, the engine's default first. Some of them may be unable to run."""
     spread: float = PAIR_SPREAD
-    """Standard deviation of log(predicted ratio / true ratio)."""
+    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
-    """Whether the kernel's code was analyzed, instead of using the formula of `expert_ranking`."""
+    """Whether costs come from an analysis of the kernel's code. Otherwise, they come from the formula of
+    `expert_ranking`.
+    """
 
     @property
     def best(self) -> Tiles:
-        """Best config."""
+        """Best config, which may be the engine's default."""
         return self.ranked[0][0]
 
     @property
@@ -78,14 +84,15 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Time of the engine's default config over the time of the best; infinite if the default cannot run."""
+        """Ratio of the default config's time to the best config's time; infinite if the default config cannot run."""
         return math.inf if self.own_cost is None else self.own_cost.latency_s / self.best_cost.latency_s
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of the ratio; both ends are equal if both configs were measured.
+        """90 % interval of `ratio`.
 
-        If the engine's default is predicted to be best, the upper end is the possible gain from the second config.
+        Both ends are equal if both configs were measured. If the engine's default config is predicted to be the best,
+        the lower end is 1, and the upper end is the gain that the second-best config may have.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -97,12 +104,13 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return configs worth comparing: the best of `expert_ranking` if it knows the kernel, else a short list.
+    """Return candidate configs: the top-ranked configs of `expert_ranking` if it supports the kernel, else a short
+    list.
 
     Args:
-        file: the file that the configs are for.
+        file: tuned file for which the configs are candidates.
         tokens: number of tokens in a step.
-        gpu: GPU whose shared memory must hold the configs.
+        gpu: GPU in whose shared memory the tiles must fit.
     """
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
@@ -110,7 +118,9 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return configs that fit the GPU with their predicted costs, in the order of `expert_ranking`, best first."""
+    """Return the configs that fit the GPU, with their predicted costs, in the order in which `expert_ranking` ranks
+    them.
+    """
     ranking, array = shipped_ranking(), configs_array(configs)
     fitting = np.flatnonzero(fits(array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[fitting])
@@ -122,13 +132,18 @@ def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[
 
 
 class Comparer:
-    """Estimate the costs of configs, with worker processes that compile and emulate until the `with` block ends."""
+    """Estimate the costs of configs. Worker processes compile and emulate kernels; see `comparer`."""
 
     def __init__(self, database: Path, processors: Processors) -> None:
         self._database, self._processors = database, processors
 
     def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
-        """Compare the engine's default config with the candidates.
+        """Compare the engine's default config with candidate configs.
+
+        Args:
+            file: tuned file for which configs are compared.
+            served: engine, GPU and parallelism.
+            tokens: number of tokens in a step.
 
         Raises:
             KernrecError: Triton is not installed, or no config could be compiled.
@@ -146,7 +161,9 @@ class Comparer:
         return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread, analyzed)
 
     def _measured(self, file: TunedFile, served: Deployment) -> bool:
-        """Return whether the user's database has measurements of the kernel on the GPU (`kernrec audit --measure`)."""
+        """Return whether the user's database has measurements of this kernel on the GPU (from `kernrec audit
+        --measure`).
+        """
         if not self._database.exists():
             return False
         kernel = (own_kernel(served, file) or "grouped_experts").rpartition(":")[2]
@@ -156,7 +173,10 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return the cost of each config; skip duplicate launches and configs that cannot run."""
+        """Return configs with their costs.
+
+        Configs that launch like an earlier config, and configs that cannot run, are omitted.
+        """
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -165,7 +185,9 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the costs of one matmul; the keys are the constants and options of a config."""
+        """Return the cost of one matmul for each config, keyed by the constants and options with which the config is
+        launched.
+        """
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -177,7 +199,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # None of these configs runs, for example because of shared memory.
+                continue  # None of these configs can run, for example because they need too much shared memory.
             for recommendation in answer.answer.recommendations:
                 for config in group:
                     key = _key(engine, file, config)
@@ -188,12 +210,11 @@ class Comparer:
 
 
 def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], ...]:
-    """Return the constants and options with which the engine launches a config."""
     return tuple(sorted(launched(engine, file, config).items()))
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs without duplicates, which launch like an earlier config."""
+    """Return the configs without those that the engine launches exactly like an earlier config."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
@@ -211,19 +232,21 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 @contextmanager
 def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
-    """Yield a `Comparer` whose processes end with the block."""
+    """Yield a `Comparer` whose worker processes end when the `with` block ends."""
     with processors_of(processes) as processors:
         yield Comparer(database, processors)
 
 
 NOTHING = 1.03
-"""Maximum gain that counts as no gain: users measured -3 to +3 % noise between equal configs (vLLM's issue 44688)."""
+"""Ratio of times up to which there is no gain. Users measured differences of -3 to +3 % between equal configs (vLLM's
+issue 44688).
+"""
 LITTLE = 1.05
-"""If the upper end of the gain is below this value, the advice is to leave the file out."""
+"""Ratio of times. If even the upper end of the interval is below this value, the advice is not to create the file."""
 
 
 class Verdict(StrEnum):
-    """Possible advice on a tuned file."""
+    """Advice on whether to create a tuned file."""
 
     SHIPPED = "shipped"
     NOT_USED = "another kernel"
@@ -234,7 +257,7 @@ class Verdict(StrEnum):
 
 
 def worth(made: Comparison) -> Verdict:
-    """Return whether the best config is worth it for a number of tokens, judged by the interval of its gain."""
+    """Return the advice for one number of tokens, based on the interval of the ratio of times."""
     low, high = made.interval
     if low > 1.0 and made.ratio > NOTHING:
         return Verdict.WRITE
@@ -242,12 +265,12 @@ def worth(made: Comparison) -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
-    """Return the advice on a file, for all numbers of tokens together.
+    """Return the advice on a tuned file, considering all numbers of tokens.
 
     Args:
-        missing: whether the engine lacks the file.
-        taken: other kernel that the engine runs; empty for none.
-        made: the comparisons.
+        missing: whether the engine has no such file.
+        taken: kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
+        made: comparisons of configs, one for each number of tokens.
     """
     if not missing:
         return Verdict.SHIPPED

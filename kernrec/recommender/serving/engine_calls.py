@@ -1,8 +1,9 @@
-"""Build launches of an engine's kernel with tuned configs, as calls for `kernrec analyze`.
+"""Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
-If the engine is installed, its own kernel is imported and launched. An unknown argument is an error, because its
-meaning cannot be guessed. Otherwise a kernel with the same tunables replaces it (`kernels/experts.py`). Blocks beyond
-the last tile are left out, because they end immediately.
+If the engine is installed, its own kernel is used. If this kernel has an argument that kernrec does not know, an error
+is raised, because the argument's value cannot be guessed. If the engine is not installed, a kernel with the same
+tunables replaces the engine's kernel (`kernels/experts.py`). Engines may launch more thread blocks than there are
+tiles. These additional blocks are omitted, because they end immediately.
 """
 
 import ast
@@ -29,23 +30,23 @@ OWN_KERNELS = {
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
-"""Engine kernels that a file's configs tune, as `module:function`."""
+"""Kernel that each kind of tuned file configures, as `module:function`, keyed by engine and kind."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix of the kernel name for experts with groups of integers, in both engines."""
+"""Suffix of the name of the kernel for experts with groups of quantized integer weights, in both engines."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
-"""Data type of the inputs, by quantization."""
+"""Data type of the inputs, keyed by the quantization of the weights."""
 _NONE = {"python": "None"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One matmul of a file's layers, in a step with a given number of tokens."""
+    """One of the matmuls that a tuned file configures, in a step with a given number of tokens."""
 
     file: TunedFile
     served: Deployment
     tokens: int
     product: int
-    """Index in `file.products`."""
+    """Index of the matmul in `file.products`."""
 
     @property
     def shape(self) -> ProductShape:
@@ -54,33 +55,38 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of the inputs; the second matmul has one row for each (token, expert) pair."""
+        """Number of rows of the input. The second matmul has one row for each pair of a token and an expert that it
+        selects.
+        """
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return the routing for tiles with this number of rows."""
+        """Return the routing of the step's tokens for tiles with this number of rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
 
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
-    """Return the engine's kernel as `module:function`; None if the engine is not installed."""
+    """Return the engine's kernel for a tuned file as `module:function`, or None if the engine is not installed."""
     kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
     return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether only the engine's kernel can be launched, because kernrec has no replacement."""
+    """Return whether only the engine's own kernel can be analyzed, because kernrec has no replacement for it."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that together cover all configs. Routing depends on a tile's rows, so one call does not suffice.
+    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it
+    covers.
+
+    Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
     Raises:
-        KernrecError: the engine is not installed and its kernel has no replacement, or the kernel has unknown
-            arguments.
+        KernrecError: the engine is not installed and kernrec has no replacement for its kernel, or the kernel has
+            unknown arguments.
     """
     own = own_kernel(step.served, step.file)
     if own is None and own_alone(step.file):
@@ -90,14 +96,14 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    for config in configs:  # A config that the engine completes could launch like another, so keep it separate.
+    # The engine fills in missing values of a config. The result may equal another config, so separate such configs.
+    for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
     return [(make(step, rows, group, own or ""), group) for (rows, _), group in by_rows.items()]
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the inputs, weights and outputs as tensors of a call."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
     stored = "u8" if step.file.quantization.group else element
     return (
@@ -112,7 +118,7 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the scales of the inputs and of the weights."""
+    """Return the scales of the inputs and the scales of the weights, as described in a call."""
     shape, block = step.shape, step.file.block
     quantization = step.file.quantization
     if quantization.group:
@@ -154,7 +160,10 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return the number of expert choices that share an input row: all of a token's choices in the first matmul."""
+    """Return the number of choices (pairs of a token and an expert) that read the same row of the input.
+
+    In the first matmul, all choices of a token read the same row.
+    """
     return step.shape.top if step.product == 0 else 1
 
 
@@ -200,7 +209,8 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return the parameters of a function and whether each has a default, without executing the file.
+    """Return the name of each parameter of a function, and whether it has a default value, without executing
+    the file.
 
     Raises:
         UsageError: the file has no such function.
@@ -215,7 +225,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return the values of the parameters of vLLM's and SGLang's kernels, by their names."""
+    """Return the values of all known arguments of vLLM's and SGLang's kernels, keyed by parameter name."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
@@ -283,7 +293,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Return the parameters that only the kernel for groups of integers has."""
+    """Return the values of the arguments that only the kernel for groups of quantized integer weights has."""
     file, shape = step.file, step.shape
     if not file.quantization.group:
         return {}
@@ -313,7 +323,9 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return functions for constants that depend on the config, such as swapped fp8 operands on Hopper."""
+    """Return functions that compute constants of the kernel from a config, keyed by parameter name. For example, on
+    Hopper a config determines whether the operands of fp8 matmuls are swapped.
+    """
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

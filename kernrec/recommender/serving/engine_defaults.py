@@ -1,14 +1,15 @@
-"""Reproduce how an engine picks its kernel and its default config, and select configs to compare with the default.
+"""Reproduce how engines select their kernel and their default config, and list configs to compare with the default.
 
 The rules for defaults follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
 `w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
 SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 
-The engines' tuners try 640 to 1,920 configs, but few tile sizes win for each problem size. The short list contains the
-tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0, selected by a rule. The number of tokens per
-expert determines the rows of a tile. Shared memory limits its columns and depth.
+The tuners of the engines try 640 to 1,920 configs, but for each problem size, only a few tile sizes are ever the best.
+So candidates come from a short list of the tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0.
+The number of tokens per expert determines which numbers of rows are considered. Shared memory limits the columns and
+the depth of a tile.
 
-The order of kernels follows vLLM 0.33.0 (`fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and
+The order in which engines prefer kernels follows vLLM 0.33.0 (`fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and
 `kernels/linear/__init__.py`), with FlashInfer and DeepGEMM installed as its wheel requires, and SGLang 0.5.23
 (`quantization/{fp8,fp8_utils,moe_wna16}.py`). Flags of the engines override this order.
 """
@@ -21,30 +22,36 @@ from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, Tu
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens with entries in 288 of the 338 expert files of vLLM 0.33.0, and in most SGLang files."""
+"""Numbers of tokens for which written files have entries. 288 of the 338 expert files of vLLM 0.33.0, and most files of
+SGLang, have entries for these numbers.
+"""
 _LITTLE_SHARED = 128 << 10
-"""Bytes of shared memory per block below which SGLang has other fp8 defaults."""
+"""Shared memory per block in bytes. On GPUs with less, SGLang has other default configs for fp8."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
-"""Group sizes, and maximum rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
+"""Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
-"""Rows and warps of state-space layers in vLLM, by maximum state size."""
+"""Rows of a tile and warps in vLLM's default configs for state-space layers, keyed by the maximum state size for which
+they apply.
+"""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the entry with the nearest number of tokens, as engines do; the first entry wins a tie."""
+    """Return the key of the entry that an engine selects: the nearest number of tokens, or the first of two equally
+    near.
+    """
     return min(keys, key=lambda key: abs(key - tokens))
 
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """Return the config that an engine runs without a file, for any kind except LoRA.
+    """Return the config that an engine runs if there is no tuned file. Files for LoRA are not supported.
 
     Args:
         engine: `vllm` or `sglang`.
         file: the missing file.
         tokens: number of tokens in a step.
-        gpu: GPU, whose shared memory determines SGLang's default.
+        gpu: GPU that runs the kernel; some defaults depend on its shared memory or its generation.
     """
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
@@ -73,7 +80,10 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return only the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
+    """Return vLLM's default config for experts with integer weights and 16-bit activations.
+
+    It does not state the columns and depth of a tile. `stated_tiles` adds these.
+    """
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -84,11 +94,12 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with columns and depth; fill in vLLM's values if they are missing.
+    """Return a config that states the columns and the depth of a tile. If they are missing, vLLM's values are filled
+    in.
 
     Args:
-        tiles: the config; a config of state-space layers needs no columns or depth.
-        rows: rows of the inputs.
+        tiles: the config. A config for state-space layers is returned unchanged, because it has no columns or depth.
+        rows: number of rows of the input.
     """
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
@@ -129,7 +140,8 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     """Return the constants and options with which the engine compiles the kernel for a config.
 
-    Triton's defaults replace missing values. With blocks of scales, vLLM limits `BLOCK_SIZE_K` to a block.
+    Triton's default values replace missing options. If weights have a scale for each block, vLLM limits `BLOCK_SIZE_K`
+    to the size of such a block.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)
@@ -149,18 +161,22 @@ _MIDDLE = (
 _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
-"""16-bit tiles: (rows, columns, depth, warps, stages)."""
+"""Tiles for 16-bit types: rows, columns, depth, warps and stages. `_SMALL`, `_MIDDLE` and `_LARGE` are for few, some
+and many rows per expert.
+"""
 _OF_LANE = range(4, 33)
-"""State elements per thread. Fewer give a thread too little work; more need too many registers."""
+"""Acceptable numbers of state elements per thread. Fewer elements are too little work for a thread, and more need too
+many registers.
+"""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return the short list of configs worth comparing, in the form of a file's entries.
+    """Return a short list of candidate configs, in the form in which tuned files state them.
 
     Args:
-        file: the file that the configs are for.
+        file: tuned file for which the configs are candidates.
         tokens: number of tokens in a step.
-        gpu: GPU whose shared memory must hold the configs.
+        gpu: GPU in whose shared memory the tiles must fit.
     """
     if file.state is not None:
         return _of_state(file.state)
@@ -177,7 +193,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # The kernel reads only whole steps of weights.
+            k //= 2  # The kernel can only read a whole number of steps along k.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1
@@ -205,7 +221,11 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that the engine prefers to the tuned kernel, with the flag that changes this; else empty."""
+    """Return the kernel that the engine runs instead of the kernel that a file tunes, or an empty text if there is
+    none.
+
+    The text also names the flag that makes the engine run the tuned kernel.
+    """
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":
@@ -233,7 +253,7 @@ def _vllm_experts_kernel(file: TunedFile, served: Deployment, sm: int) -> str:
             return "FlashInfer CUTLASS" if served.ep > 1 else ""
         return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
     if file.block is not None:
-        return ""  # Only the Triton kernel accepts other blocks.
+        return ""  # Only the Triton kernel supports other block sizes.
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
 
 

@@ -18,11 +18,11 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum block size when vLLM divides blocks of scales that do not fit a rank."""
+"""Minimum block size. If the blocks that share a scale do not divide the columns on a GPU, vLLM uses smaller blocks."""
 
 
 class Kind(StrEnum):
-    """Kernel that a file is for."""
+    """Kind of kernel that a tuned file configures."""
 
     EXPERTS = "experts"
     BLOCK_GEMM = "fp8 block product"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Deployment:
-    """Deployment of a model: engine, GPU and parallelism."""
+    """How a model is served: engine, GPU, parallelism and releases."""
 
     engine: str
     """Engine, one of `ENGINES`."""
@@ -40,24 +40,24 @@ class Deployment:
     tp: int = 1
     ep: int = 1
     triton: str = ""
-    """Release of Triton, such as `3.6.0`; SGLang has a folder for each release."""
+    """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
     lora_rank: int | None = None
     device: str = ""
-    """Name of the GPU according to its driver; empty for the catalog's."""
+    """Name of the GPU as its driver reports it; empty for the name in the catalog."""
 
     @property
     def device_name(self) -> str:
-        """Name of the GPU as the engine spells it in file names."""
+        """Name of the GPU as the engine writes it in file names."""
         name = self.device or self.gpu.title
         return re.sub(r"[\s/]+", "_", name) if self.engine == "vllm" else name.replace(" ", "_")
 
 
 @dataclass(frozen=True)
 class ProductShape:
-    """Sizes, on one GPU, of a matmul that a file's configs tune."""
+    """Sizes, on one GPU, of a matmul whose kernel a tuned file configures."""
 
     rows: int
-    """Columns of the output, which are the rows of the weights."""
+    """Number of columns of the output, which is the number of rows of the weights."""
     depth: int
     experts: int = 1
     top: int = 1
@@ -71,49 +71,54 @@ class StateShape:
     width: int
     """Width of a head."""
     state: int
-    """State elements for each element of a head."""
+    """Number of state elements for each element of a head."""
     groups: int
     cache_dtype: str
-    """Data type of the state, `float32` or `float16`; `float16` also represents bfloat16."""
+    """Data type of the state as in file names: `float32` or `float16`. `float16` is also used for bfloat16."""
 
 
 @dataclass(frozen=True)
 class TunedFile:
-    """Tuned file that an engine looks for."""
+    """Tuned file that an engine looks for: its name, and the matmuls or layers that it configures."""
 
     kind: Kind
     name: str
     layers: str
-    """Layers that read the file."""
+    """Description of the layers whose kernel the file configures."""
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, in order."""
+    """Matmuls that run with the file's configs, in the order of their execution."""
     dtype: str | None = None
-    """Name of the quantization in the file name; None if the file name has none."""
+    """Quantization as stated in the file's name; None if the name does not state any."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU; blocks and groups that do not fit are divided."""
+    """Quantization of the weights on one GPU. Blocks and groups have the size that they have after the model was
+    divided among GPUs.
+    """
     from_folder: bool = True
-    """Whether the engine also reads the file from a folder of the user."""
+    """Whether the engine also reads the file from a folder that the user names, not only from its own package."""
     note: str = ""
     state: StateShape | None = None
-    """State-space layers of the file."""
+    """Sizes of the state-space layers that the file configures; None for other kinds of files."""
 
     @property
     def weights(self) -> str | None:
-        """Storage of the weights, as `Quantization.kind`."""
+        """Quantization of the weights, as in `Quantization.kind`; None if they are not quantized."""
         return self.quantization.kind
 
     @property
     def block(self) -> tuple[int, int] | None:
-        """Blocks of the weights' scales, (n, k)."""
+        """Size (n, k) of the blocks of weights that share a scale; None if scales are not per block."""
         return self.quantization.block
 
     @property
     def launches(self) -> int:
-        """Number of launches that run with the file's configs; 0 if kernrec does not predict them."""
+        """Number of kernel launches that run with the file's configs; 0 if kernrec cannot predict them."""
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key of the entry for a number of tokens; for state-space layers, the total number of heads."""
+        """Return the key that an entry for a number of tokens has in the file.
+
+        This is the number of tokens or, for state-space layers, the number of tokens times the number of heads.
+        """
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -121,16 +126,18 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     """Return the tuned files that an engine looks for when it serves a model.
 
     Raises:
-        UsageError: the model cannot be divided among this number of GPUs.
+        UsageError: the model cannot be divided among the deployment's number of GPUs.
     """
     files = [*_expert_files(model, served), *_block_files(model, served)]
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
-    """Return the experts of one GPU, and the columns of half of an expert's first matmul.
+    """Return how a deployment divides experts: the number of experts on one GPU, and the width of an expert on
+    one GPU.
 
-    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
+    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a
+    group.
 
     Raises:
         UsageError: the experts cannot be divided this way.
@@ -155,7 +162,6 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
 
 
 def _divisors_near(size: int, gpus: int) -> str:
-    """Return a text that lists the divisors of a size nearest to the number of GPUs."""
     below = next(number for number in range(gpus, 0, -1) if size % number == 0)
     above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
     return f"{below} does" if above is None else f"{below} and {above} do"
@@ -172,14 +178,15 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
     if served.engine == "vllm" and dtype == "int8_w8a8":
-        dtype = None  # vLLM has no name for this type in file names.
+        dtype = None  # vLLM's file names do not state this type.
     if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes, two weights each.
+    # SGLang counts bytes, and a byte contains two 4-bit weights.
+    stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
     top = model.experts.top + fused
@@ -192,7 +199,9 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the file that SGLang prefers for the second matmul of experts; None if the kernel has no second file."""
+    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None if there is
+    none.
+    """
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -200,14 +209,17 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether an engine has a kernel with tuned files for these weights."""
+    """Return whether an engine runs a kernel that reads tuned files for weights with this quantization."""
     if quantization.method == "compressed-tensors" and engine == "sglang":  # Only Marlin runs other groups.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return how many columns share a scale on one GPU; engines halve a group until it divides both matmuls."""
+    """Return how many elements along k share a scale on one GPU.
+
+    Engines halve the model's group size until it divides the depth of both matmuls.
+    """
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -219,7 +231,10 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Restore the driver's spelling of the GPU in a name, because `ExpertLayer` replaces underscores with spaces."""
+    """Restore the GPU's name in a file name to the engine's spelling.
+
+    This is necessary because `ExpertLayer` replaces underscores in the GPU's name with spaces.
+    """
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

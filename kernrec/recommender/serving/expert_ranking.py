@@ -1,12 +1,14 @@
-"""Rank configs of the fused-experts kernel that vLLM and SGLang share, for 16-bit experts, without compiling them.
+"""Rank configs of the fused-experts kernel, which vLLM and SGLang share, for 16-bit experts, without compiling them.
 
-Trees predict whether a config is within 1 % of the best of a tuner's search space. They were trained on published sets
-of near-best configs of an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`). Their features are tile
-sizes, and ratios from a formula for the kernel's time: the waves of blocks, and the time of one step along the
-reduction, which waits for tensor cores, DRAM, L2 or latency. Some ratios are relative to the best config of the same
-problem. The near-best sets of the four GPUs have few configs in common, so the ranking is worse on other GPUs.
+Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. The trees were
+trained on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`).
+Their features are tile sizes, and quantities from a formula for the kernel's time. The formula includes the number of
+waves of thread blocks, and the time of one step along k, which is limited by tensor cores, DRAM, L2 or latency. Some
+features are relative to the best config for the same problem. The near-best sets of the four GPUs have few configs in
+common, so the ranking is less accurate on other GPUs.
 
-The formula also predicts times. Its constants are data sheet figures and published latencies, except for its level.
+The formula also predicts times. Its constants are data sheet figures and published latencies, except for one factor,
+the level, which was fitted to recorded times.
 """
 
 import hashlib
@@ -41,82 +43,110 @@ SPACE: Array = np.array(
         )
     )
 )  # fmt: skip
-"""Search space of the recorder, (C, 6), in the order of `TUNABLES`."""
+"""Configs of the search space from which the published near-best sets come, an array (C, 6) with columns in the order
+of `TUNABLES`.
+"""
 LEAST_SM = 80
-"""Minimum compute capability: Triton pipelines loads with asynchronous copies, as on all recorded GPUs."""
+"""Minimum compute capability that the ranking supports. From 8.0, Triton pipelines loads with asynchronous copies, as
+on all GPUs with recorded times.
+"""
 
 _LATENCY_S = 700e-9
-"""Seconds that a load from DRAM takes."""
+"""Assumed latency of a load from DRAM, in seconds."""
 _L2_BYTES = 48
-"""Bytes per clock that L2 delivers to an SM."""
+"""Assumed bytes per clock that L2 delivers to an SM."""
 _OTHER_REGISTERS = 40
-"""Registers of a thread besides accumulators and operands."""
+"""Assumed number of registers of a thread in addition to accumulators and operands."""
 _MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class ExpertRanking:
-    """Trees that rank configs of the fused-experts kernel, and the errors of the formula for its time."""
+    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula with known
+    errors.
+    """
 
     trees: CompactTrees
     level: float
-    """Recorded time over the formula's, the median over all problems."""
+    """Factor by which the formula's times are multiplied: the median ratio of recorded times to the formula's times."""
     factor: float
-    """Ratio by which nine of ten recorded times differ at most from the formula's times `level`."""
+    """Factor for 90 % intervals: nine of ten recorded times differ from the predicted times by at most this ratio."""
     pair_spread: float
-    """Standard deviation of log(predicted ratio / true ratio) of two configs' times."""
+    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return a score for each config (C, 6), (C,): the logarithm of the odds of being near the best.
+        """Return a score for each config, the logarithm of the odds of being near the best.
 
-        A file's config runs both matmuls. Each counts in proportion to its weights.
+        A config of a tuned file runs both matmuls of an expert. The score is a mean over the matmuls, weighted by the
+        size of their weights.
+
+        Args:
+            file: tuned file for experts with 16-bit weights.
+            tokens: number of tokens in a step.
+            gpu: GPU that runs the kernel.
+            configs: configs in the order of `TUNABLES`, (C, 6).
+
+        Returns:
+            Scores, (C,). Higher is better.
         """
         weight = np.array([shape.rows * shape.depth for shape in file.products], float)
         parts = [self.trees.predict(features(shape, tokens, gpu, configs)) for shape in file.products]
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the predicted time of both matmuls with each config (C, 6), in seconds, (C,)."""
+        """Return the predicted total time of both matmuls in seconds, (C,), for each of the configs (C, 6)."""
         parts = [formula(shape, tokens, gpu, configs)[0] for shape in file.products]
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
-        """Return the predicted time of a config over that of the best predicted config of the search space."""
+        """Return the ratio of a config's predicted time to the lowest predicted time of any config in the
+        search space.
+        """
         configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the best configs for a number of tokens, best first."""
+        """Return the configs of the search space with the highest scores, best first.
+
+        Args:
+            file: tuned file for experts with 16-bit weights.
+            tokens: number of tokens in a step.
+            gpu: GPU in whose shared memory the tiles must fit.
+            count: number of configs to return.
+        """
         configs = SPACE[fits(SPACE, gpu)]
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
         return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the trees know the kernel of a file: experts with 16-bit weights."""
+    """Return whether the ranking supports a tuned file on a GPU: the file must be for experts with 16-bit weights."""
     return file.kind is Kind.EXPERTS and file.dtype is None and file.weights is None and gpu.sm >= LEAST_SM
 
 
 def fits(configs: Array, gpu: GPU) -> Array:
-    """Return which of the configs (C, 6) fit in the shared memory of a block, (C,)."""
+    """Return whether the tiles of each config (C, 6) fit in the shared memory of a block, bool (C,)."""
     m, n, k, _, _, stages = configs.T
     return np.asarray(2 * (m + n) * k * np.maximum(stages - 1, 1) <= gpu.limits.smem_per_block)
 
 
 def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Array:
-    """Return the features of configs (C, 6) for a matmul of experts, float32 (C, F); arguments as for `formula`."""
+    """Return the features of configs for a matmul of experts, float32 (C, F). The arguments are those of `formula`."""
     return formula(shape, tokens, gpu, configs)[1]
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
-    """Return (seconds without the level, (C,), features, float32 (C, F)) of configs for a matmul of experts.
+    """Return the formula's time and the trees' features for each config, for one matmul of experts.
 
     Args:
         shape: sizes of the matmul.
-        tokens: tokens of a step; each chooses `shape.top` experts at random.
+        tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
         gpu: GPU that runs the kernel.
-        configs: configs in the order of `TUNABLES`.
+        configs: configs in the order of `TUNABLES`, (C, 6).
+
+    Returns:
+        The times in seconds, (C,), before multiplication by `ExpertRanking.level`, and the features, float32 (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
@@ -141,7 +171,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     reads = blocks * stage * steps
     padded = 2 * tiles_m * m * np.ceil(width / n) * n * depth
     from_dram = 0.4 if weights < gpu.l2_bytes else np.clip(weights / reads, 0.25, 1)
-    # Tensor cores of Hopper take 64 rows at a time.
+    # Hopper's tensor cores process 64 rows at a time, so they are poorly used by smaller tiles.
     narrow = np.where((gpu.sm // 10 == 9) & (m < 64), 0.5, 1.0) * np.minimum(1, resident * warps / 4)
     math_s = resident * 2 * m * n * k / (flops / gpu.sms * narrow)
     dram_s = resident * stage / (bandwidth / gpu.sms) * from_dram
@@ -173,7 +203,12 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
 
 @lru_cache(64)
 def _likely_counts(tokens: int, share: float) -> Array:
-    """Return the probability of each number of tokens of an expert, (tokens + 1,): a binomial distribution."""
+    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,): a binomial distribution.
+
+    Args:
+        tokens: number of tokens in a step.
+        share: probability that a token chooses the expert.
+    """
     counts = np.arange(tokens)
     if share >= 1:
         return np.append(np.zeros(tokens), 1.0)
@@ -182,18 +217,24 @@ def _likely_counts(tokens: int, share: float) -> Array:
 
 
 def card_path() -> Path:
-    """Return the path of the shipped model's card."""
+    """Return the path of the shipped model's card, a JSON file that describes the model."""
     return paths.shipped("db/prebuilt") / "models" / "serving" / "fused_experts.json"
 
 
 @cache
 def shipped_ranking() -> ExpertRanking:
-    """Return the shipped model."""
+    """Return the shipped ranking model."""
     return load(card_path())
 
 
 def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
-    """Write a model's card and, beside it, its trees."""
+    """Write a model's card, and its trees to a file next to the card.
+
+    Args:
+        path: path of the card.
+        trees: the trees.
+        about: content of the card.
+    """
     content = pack({}, {"trees": compressed(trees)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path.with_suffix(".trees"), content, shared=True)
@@ -202,7 +243,11 @@ def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> ExpertRanking:
-    """Read a model by its card. Raises `UsageError` if its files are damaged or of another version."""
+    """Read a model from its card and the file of trees next to the card.
+
+    Raises:
+        UsageError: the files cannot be read, are damaged or have another format version.
+    """
     try:
         card, content = json.loads(read_input(path, _MOST_BYTES)), read_input(path.with_suffix(".trees"), _MOST_BYTES)
         if card["format"] != FORMAT or hashlib.sha256(content).hexdigest() != card["sha256"]:
@@ -214,6 +259,8 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) in the order of `TUNABLES`; Triton's defaults replace missing values."""
+    """Return configs as an array (C, 6) with columns in the order of `TUNABLES`. Default values replace missing
+    ones.
+    """
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

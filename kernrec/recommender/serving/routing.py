@@ -1,4 +1,8 @@
-"""Route tokens to experts in the form that kernels read: (token, expert) choices by expert, in whole tiles of rows."""
+"""Route tokens to experts at random, in the form that kernels of experts read.
+
+A choice is a pair of a token and an expert that the token selects. Kernels read choices sorted by expert and padded to
+whole tiles.
+"""
 
 import numpy as np
 
@@ -6,33 +10,36 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Minimum ratio of experts to choices at which vLLM gives each choice its own tile."""
+"""Minimum ratio of the number of experts to the number of choices at which vLLM gives each choice its own tile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Expert choices of a step on one GPU."""
+    """Choices of experts by the tokens of a step, on one GPU."""
 
     order: np.ndarray
-    """Choices ordered by expert, i32; `choices` pads each expert to whole tiles."""
+    """Indices of choices, sorted by expert, i32. The list of each expert is padded to whole tiles with the value
+    `choices`.
+    """
     experts: np.ndarray
-    """Expert of each tile, i32."""
+    """Index of the expert of each tile, i32."""
     choices: int
-    """Number of choices of all tokens, including those for other GPUs."""
+    """Number of choices of all tokens, including choices of experts on other GPUs."""
     apart: bool
-    """Whether each choice has its own tile, even if choices share an expert."""
+    """Whether each choice has its own tile, even if several choices select the same expert."""
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
-    """Return the routing of tokens that choose experts uniformly at random; a fixed seed makes calls repeatable.
+    """Return the routing of tokens that choose experts uniformly at random. The seed is fixed, so results are
+    repeatable.
 
     Args:
         tokens: number of tokens in a step.
         experts: number of experts on one GPU.
-        top: number of different experts per token.
-        rows: rows of a tile.
-        ranks: number of GPUs that share the experts; choices for other GPUs are left out.
-        apart_allowed: whether each choice gets its own tile if there are few choices, as in vLLM.
+        top: number of different experts that each token chooses.
+        rows: number of rows of a tile.
+        ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are omitted.
+        apart_allowed: whether, if there are few choices, each choice gets its own tile, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
     draw = np.random.default_rng(_SEED)
@@ -41,7 +48,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     else:
         chosen = np.argpartition(draw.random((tokens, total)), top - 1, axis=1)[:, :top].reshape(-1)
     own = np.flatnonzero(chosen < experts)
-    if not len(own):  # Keep at least one choice, because a GPU without work has no config to compare.
+    if not len(own):  # Keep at least one choice, because configs cannot be compared without any work.
         own, chosen = np.zeros(1, np.int64), np.zeros_like(chosen)
     apart = apart_allowed and ranks == 1 and choices * _APART <= experts
     if apart:

@@ -1,7 +1,8 @@
-"""Build the launch of vLLM's kernel for state-space layers, for one token per sequence, with a file's configs.
+"""Describe a launch of vLLM's kernel for state-space layers, which processes one token per sequence, with given
+configs.
 
-The arguments follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`), without speculative decoding and with the
-state rounded to the nearest value.
+The arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and
+with states rounded to nearest.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,19 @@ _NONE = {"python": "None"}
 
 
 def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """Return the launch for one token of each of `batch` sequences, whose states are contiguous in the cache.
+    """Return the launch that processes one token of each of `batch` sequences. Their states are contiguous in the
+    cache.
 
     Args:
         shape: sizes of the layers.
         batch: number of sequences.
-        tiles: constants and options of each config.
-        path: file of the kernel.
+        tiles: constants and compiler options of each config.
+        path: file with the kernel's source.
         own: the kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # Each token has this many outputs of the preceding convolution.
-    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Entry 0 belongs to no sequence.
+    mixed = heads * width + 2 * shape.groups * state  # Number of outputs of the preceding convolution for each token.
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Entry 0 of the cache belongs to no sequence.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}
     cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]

@@ -1,18 +1,19 @@
-"""List the tuned files of an engine's releases, and judge the entries of any tuned file for a GPU.
+"""List the tuned files that releases of an engine contain, and judge whether the entries of a tuned file suit a GPU.
 
-The list comes from the installed package, or from a table in kernrec.
+The list of files comes from the installed package of the engine or, for other releases, from a table in kernrec.
 
-`shipped_files.json` contains the names for NVIDIA GPUs in a few releases, with the date of each release's newest file.
-`tools/list_engine_files.py` writes it from wheels. Names are grouped by kind, device and the releases that have them;
-`*` replaces the device in each name:
+The table `shipped_files.json` contains the names of the files for NVIDIA GPUs in a few releases, and the date of the
+newest file in each release. `tools/list_engine_files.py` writes the table from the engines' wheels. Names are grouped
+by kind of file, by device and by the releases that contain them. In each name, `*` replaces the device:
 
     {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
               "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
 
-A name of SGLang begins with the folder of its release of Triton.
+A name of an SGLang file begins with a folder, which states the release of Triton.
 
-An entry cannot run if its tiles do not fit the GPU or cannot be compiled. The file's name does not state all sizes of
-its layer. For 16-bit experts with the sizes of a known model, an entry is also compared with the best predicted config
+`judge_file` reports that an entry of a file cannot run if the entry's tiles do not fit in shared memory, or if its
+config cannot be compiled. The name of a file does not state all sizes of the layer. If a file is for 16-bit experts and
+its sizes match a known model, each entry is also compared with the config that is predicted to be the best
 (`expert_ranking`). For other files, use `audit.serve_audit` with the model.
 """
 
@@ -50,28 +51,40 @@ FOLDERS = {
         Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
-"""Folders of the files in an installed package, by kind."""
+"""Folder of each kind of file in an installed package, keyed by engine and kind."""
 _DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
 _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """Tuned files of one release of an engine."""
+    """Tuned files that one release of an engine contains."""
 
     engine: str
     version: str
     source: str
-    """Description of where the names come from."""
+    """Text that describes where the names come from."""
     names: Mapping[Kind, frozenset[str]]
-    """Names below the folder of each kind; SGLang's begin with `triton_3_6_0/`, for example."""
+    """Paths of the files, relative to the folder of each kind. A path of an SGLang file begins with a folder such as
+    `triton_3_6_0/`.
+    """
     folder: Path | None = None
-    """Folder of the installed package; None if the names come from the table."""
+    """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the shipped file that the engine reads (or an empty text), and whether it is for this Triton release.
+        """Return the shipped file that the engine reads, and whether it is for the requested release of Triton.
 
-        If SGLang has no file for a release of Triton, it reads the file of another release, newest first.
+        If SGLang has no file for this release of Triton, it reads the file for another release, preferably the
+        newest.
+
+        Args:
+            kind: kind of the file.
+            name: name of the file.
+            triton: release of Triton, such as `3.6.0`.
+
+        Returns:
+            The path of the file relative to the folder of its kind (empty if the engine has no such file), and whether
+                the file is for this release of Triton.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -83,26 +96,29 @@ class Shipped:
         return (max(others, key=lambda n: release(n)), False) if others else ("", False)
 
     def triton_folders(self) -> list[str]:
-        """Return the releases of Triton that have folders for experts, oldest first."""
+        """Return the releases of Triton for which there are folders with files for experts, oldest first."""
         matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
         return sorted((m.replace("_", ".") for m in matches), key=numbers)
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return, for comparisons, the Triton release in a name's folder; empty if there is no such folder."""
+    """Return the Triton release in a file's path as numbers that can be compared, or an empty tuple if it
+    states none.
+    """
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files of a release of an engine.
+    """Return the tuned files that a release of an engine contains.
 
     Args:
         engine: `vllm` or `sglang`.
-        wanted: the release; None for the installed one, else the newest of the table.
+        wanted: the release; None for the installed release or, if the engine is not installed, the newest in kernrec's
+            table.
 
     Raises:
-        UsageError: the release is neither installed nor in the table.
+        UsageError: the release is neither installed nor in kernrec's table.
     """
     installed = installed_package(engine)
     if installed is not None and wanted in (None, installed[1]):
@@ -127,12 +143,12 @@ def _of_release(devices: Mapping[str, Mapping[str, Sequence[str]]], wanted: str)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return a release such as 3.10.0 as numbers, for comparisons; a part that is not a number counts as 0."""
+    """Return a release such as 3.10.0 as numbers that can be compared. A part that is not a number counts as 0."""
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
 
 def installed_package(engine: str) -> tuple[Path, str] | None:
-    """Return folder and release of an installed engine without importing it; None if it is not installed."""
+    """Return the folder and the release of an installed engine without importing it, or None if it is not installed."""
     try:
         spec, number = importlib.util.find_spec(engine), version(engine)
     except (ImportError, ValueError, PackageNotFoundError):
@@ -142,25 +158,27 @@ def installed_package(engine: str) -> tuple[Path, str] | None:
 
 
 def names_below(folder: Path) -> Iterable[str]:
-    """Return the names of a folder's files, including folders of Triton releases."""
+    """Return the paths of all .json files below a folder, relative to the folder."""
     return (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
 
 
 @cache
 def table() -> Mapping[str, Mapping[str, Any]]:
-    """Return kernrec's table of names, by engine and release."""
+    """Return the content of `shipped_files.json`, keyed by engine."""
     document: Mapping[str, Mapping[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return document
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` instead; None if the name has no device."""
+    """Return the device in a file name, and the name with `*` in place of the device. Return None if there is no
+    device.
+    """
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Return the original file name, given the results of `divided`."""
+    """Return the original file name from the two results of `divided`."""
     return name.replace("*", device, 1)
 
 
@@ -185,14 +203,14 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Llama 4 Maverick": (128, 8192, 5120, 1),
     "Qwen3-Next-80B-A3B": (512, 512, 2048, 10),
 }
-"""Public models: experts, width of an expert on one GPU, hidden size, and experts per token."""
+"""Public models with their number of experts, width of an expert, hidden size, and experts per token."""
 _MOST_TOKENS = 1 << 16
 _LARGEST = 1 << 20
 _MOST_WARPS = 32
 
 
 class Judgment(StrEnum):
-    """Judgment of an entry."""
+    """Judgment on an entry of a tuned file."""
 
     WRONG = "cannot run"
     GOOD = "as good as the best, within the error"
@@ -203,34 +221,38 @@ class Judgment(StrEnum):
 
 @dataclass(frozen=True)
 class JudgedEntry:
-    """Entry of a tuned file."""
+    """Entry of a tuned file with a judgment for a GPU."""
 
     tokens: int
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the GPU that it was tuned for; else empty."""
+    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; empty if there is
+    neither.
+    """
     ratio: float | None = None
-    """Predicted time over that of the best predicted config; None if it was not predicted."""
+    """Ratio of the entry's predicted time to the lowest predicted time of any config; None if times were not
+    predicted.
+    """
 
 
 @dataclass(frozen=True)
 class JudgedFile:
-    """Tuned file with its judged entries."""
+    """Tuned file with judgments on its entries for a GPU."""
 
     name: str
     gpu: GPU
     tuned_for: str
-    """GPU in the file's name, as its driver names it; empty if the name has none."""
+    """Name of the GPU in the file's name, with spaces instead of underscores."""
     triton: str
-    """Release of Triton in the file or its folder; empty if neither states one."""
+    """Release of Triton that the file or its folder states; empty if neither states one."""
     entries: tuple[JudgedEntry, ...]
     model: str = ""
-    """Model whose sizes were assumed; empty if no time was predicted."""
+    """Model whose layer sizes were assumed to predict times; empty if times were not predicted."""
 
     @property
     def note(self) -> str:
-        """Note on the sizes of the layer."""
+        """Note that states which layer sizes the predictions assume."""
         if self.model:
             return f"predicted for the sizes of {self.model}; audit the model for others"
         return "a file alone is not enough to predict times; audit its model"
@@ -247,13 +269,18 @@ class JudgedFile:
 
 
 def is_tuned_file(place: str) -> bool:
-    """Return whether the name of a path is that of a tuned file, not of a model's config."""
+    """Return whether a path is a file whose name has the form of a tuned file's name."""
     path = Path(place)
     return path.is_file() and path.name != "config.json" and _NAME.fullmatch(path.name) is not None
 
 
 def judge_file(path: Path, gpu: GPU) -> JudgedFile:
-    """Judge each entry of a tuned file.
+    """Judge for each entry of a tuned file whether it can run on a GPU and, if times can be predicted, how good
+    it is.
+
+    Args:
+        path: the file.
+        gpu: the GPU.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
@@ -277,7 +304,10 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
 
 
 def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
-    """Return the 16-bit experts that a file's name describes with the model's name; None if no known model fits."""
+    """Return the tuned file for 16-bit experts that a file name describes, and the name of a model with these sizes.
+
+    If the file is for another kind of layer, or no known model has these sizes, the file is None.
+    """
     if not match["experts"] or match["dtype"] or match["block"]:
         return None, ""
     experts, width = int(match["experts"]), int(match["width"])
@@ -310,7 +340,7 @@ def _judged(
 
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
-    """Yield the reasons why a GPU cannot run a config."""
+    """Yield each reason why a GPU cannot run a config."""
     for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_ctas"):
         value = config.get(name, 1)
         if value & (value - 1):
@@ -332,7 +362,6 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
 
 
 def _is_gpu(device: str, gpu: GPU) -> bool:
-    """Return whether a driver's name belongs to a GPU."""
     try:
         return find_gpu(device).name == gpu.name
     except UsageError:

@@ -180,7 +180,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    # If other people's kernrec would refuse the rows, they do not leave the machine.
+    # Raises an error for a manifest that other people's kernrec would refuse.
     parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files, taken_out(database, selection, secret))

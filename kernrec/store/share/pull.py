@@ -113,7 +113,8 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    Only one bundle is read for each unknown key, because the names of its other bundles show the same first digits.
+    Only one bundle is read for each unknown key. Other bundles whose names contain the first digits of this key are
+    only counted.
     """
     if any(map(_is_old, new)):
         report.notes.append(

@@ -1,7 +1,8 @@
-"""Grouped matmul of experts that replaces the engines' tuned Triton kernels; each tile has rows of one expert.
+"""Define a grouped matmul of experts, as a replacement for the engines' own Triton kernels.
 
-`kernrec.recommender.serving.engine_calls` launches this kernel if the engine is not installed. It has the tunables of a
-tuned file, loads the same data as the engines' kernels, and numbers its tiles in the same groups of rows.
+`kernrec.recommender.serving.engine_calls` uses this kernel if the engine is not installed. The kernel has the tunables
+of a tuned file, loads the same data as the engines' kernels, and groups tiles in the same way. All rows of a tile
+belong to one expert.
 """
 
 import triton
@@ -16,8 +17,9 @@ def grouped_experts(
 ):  # fmt: skip
     """Compute out[c] = weights[expert of c] tokens[c // TOP] for every pair c of a token and its expert.
 
-    `order` lists the pairs by expert. The value `choices`, which is not a pair, pads each expert to whole tiles. With
-    BLOCK_SCALES, tokens have a scale per SCALE_K columns, and weights a scale per SCALE_N rows and SCALE_K columns.
+    `order` lists the pairs, sorted by expert. The list of each expert is padded to whole tiles with the value
+    `choices`, which is not the index of a pair. If BLOCK_SCALES is true, tokens have a scale for each SCALE_K columns,
+    and weights have a scale for each block of SCALE_N rows and SCALE_K columns.
     """
     tiles_n = tl.cdiv(n, BLOCK_SIZE_N)
     in_group = GROUP_SIZE_M * tiles_n
