@@ -1,1 +1,1 @@
-"""Train models, fit calibrations and evaluate them, from measured rows."""
+"""Train models and fit calibrations of the analytical model to measurements, and evaluate both."""

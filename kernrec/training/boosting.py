@@ -1,8 +1,9 @@
-"""Train gradient-boosted trees for one head of a model, and predict rows of groups held out from training.
+"""Train gradient-boosted trees for one head of a model, and predict rows by trees that were trained without them.
 
-Cross-validation over groups chooses the number of trees: the fewest trees whose held-out loss is close to the minimum,
-because each tree slows down queries. Held-out predictions of a fold use as many trees as the other folds prefer: a
-number chosen on the fold's own rows would make its residuals look too small.
+A head is a quantity that the model predicts, such as latency or power. Cross-validation over groups of rows chooses the
+number of trees: the smallest number whose held-out loss is close to the minimum, because each tree slows down queries.
+The predictions of a held-out fold use the number of trees that is best for the other folds. If the fold itself chose
+this number, the errors of its predictions would look too small.
 """
 
 import os
@@ -20,15 +21,16 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MANY_ROWS = 100_000
-"""Minimum number of rows for which cross-validation uses 3 folds instead of 5."""
-_SAME_LOSS = 0.005  # Losses that differ by a smaller fraction count as equal.
+"""Number of rows from which cross-validation uses 3 folds instead of 5, to save time."""
+_SAME_LOSS = 0.005  # Maximum relative difference between two losses that count as equal
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """Settings for growing trees.
 
-    The defaults were chosen on the recorded convolution spaces. The cost of a query limits depth and number of trees.
+    The defaults were chosen on the recorded search spaces of convolutions. Depth and number of trees are small, because
+    both increase the time of a query.
     """
 
     rounds: int = 200
@@ -36,33 +38,33 @@ class TrainingSettings:
     depth: int = 5
     """Maximum depth of a tree."""
     rate: float = 0.08
-    """Learning rate: fraction of a tree's correction that is applied."""
+    """Learning rate: factor by which the predictions of each tree are multiplied."""
     patience: int = 20
     """Number of trees without a lower held-out loss after which training stops."""
     row_share: float = 0.8
-    """Fraction of rows that each tree sees."""
+    """Fraction of the rows that are drawn at random for training each tree."""
     column_share: float = 0.5
-    """Fraction of features that each tree sees."""
+    """Fraction of the features that are drawn at random for training each tree."""
     child_weight: float = 5.0
     """Minimum sum of row weights in a leaf."""
     sharpness: float = SHARPNESS
-    """Exponent of the loss weights (`loss_weights`)."""
+    """Exponent that determines how much more weight rows of low cost have (see `loss_weights`)."""
     seed: int = 0
     """Seed of all random choices."""
     threads: int = 2
     """Number of XGBoost threads."""
     shape: "TrainingSettings | None" = None
-    """Settings of the trees for GPUs without measurements; None to use the trees of measured GPUs."""
+    """Settings of separate trees for GPUs without measurements. None to use the same trees as for measured GPUs."""
 
 
 @dataclass(frozen=True)
 class HeadData:
-    """Training data of one head: arrays over all N rows of a dataset."""
+    """Training data of one head, for all N rows of a dataset."""
 
     matrix: Array
-    """Features, (N, F)."""
+    """Features of each row, (N, F)."""
     target: Array
-    """log(measured / analytical model), (N,); NaN if not measured."""
+    """Value to learn, (N,): log(measured / prediction of the analytical model). NaN if it was not measured."""
     weights: Array
     """Weight of each row in the loss, (N,)."""
 
@@ -74,9 +76,11 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return the training data for the part of latency that GPUs share, without each problem's mean on a GPU.
+        """Return training data for differences between the latencies of configs, which transfer to other GPUs.
 
-        The mean is weighted like the loss, so that a problem's fast configs keep the level of the analytical model.
+        From each target, the mean over all configs of the same kernel on the same GPU and problem is subtracted. The
+        mean is weighted like the loss. So the targets of a problem's fast configs are about 0 on average, and the trees
+        do not change the level of the analytical model's predictions.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -91,11 +95,15 @@ class HeadData:
         return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
-        """Return a copy with the target scaled by `share`."""
+        """Return a copy whose targets are multiplied by `share`."""
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor, 0 to 1, that best scales predicted targets (N,) to the targets; ignore NaNs."""
+        """Return the factor between 0 and 1 by which predictions must be multiplied to fit the targets best.
+
+        Args:
+            predicted: Predicted targets, (N,). Rows with NaN are ignored.
+        """
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -104,19 +112,32 @@ class HeadData:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """Trees of one head."""
+    """Trained trees of one head."""
 
     data: HeadData
     trees: Forest
-    """All trees."""
+    """Trees that were trained on all measured rows."""
     rounds: int
-    """Number of trees."""
+    """Number of trees, which cross-validation chose."""
     out_of_fold: Array
-    """Predictions for each row by trees trained without its group, (N,); NaN if not measured."""
+    """Prediction of each row by trees that were trained without the row's group, (N,). NaN if the row's target was not
+    measured.
+    """
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Predict `rows` by trees trained only on the rows `trained_on`; both arguments are row numbers."""
+    """Predict the targets of some rows by trees that are trained only on other rows.
+
+    Args:
+        data: Features and targets of all rows.
+        trained_on: Indices of the rows to train on.
+        rows: Indices of the rows to predict.
+        rounds: Number of trees.
+        settings: Settings for growing trees.
+
+    Returns:
+        Predicted targets, (len(rows),).
+    """
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -126,10 +147,10 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
 
     Args:
         data: Features and targets of N rows.
-        groups: Group of each row, (N,). Rows of one group are never in training and held out at the same time.
+        groups: Group of each row, (N,). Cross-validation holds out all rows of a group together.
         settings: Settings for growing trees.
     """
-    # Idle OpenMP threads should release their processor.
+    # Let idle OpenMP threads sleep instead of occupying their CPU cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)
@@ -153,20 +174,32 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
 
 
 def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
-    """Grow trees on all measured rows; the settings determine the number of trees."""
+    """Train trees on all measured rows. `settings.rounds` is the number of trees."""
     booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
     return Forest.of_booster(booster)
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """Return the fold of each row in cross-validation, (N,). No group is in two folds."""
+    """Return the cross-validation fold of each row, (N,). All rows of a group are in the same fold."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Return the trees trained on `rows`, and the mean squared error on the rows `held_out` after each round."""
+    """Train trees, and compute their loss on held-out rows.
+
+    Args:
+        data: Features and targets of all rows.
+        rows: Indices of the rows to train on.
+        rounds: Maximum number of trees.
+        held_out: Indices of rows for computing the loss and for stopping early, or None.
+        settings: Settings for growing trees.
+
+    Returns:
+        The trees as an XGBoost booster, and the weighted mean squared error on the held-out rows after each tree,
+            (rounds,). Without held-out rows, the errors are 0.
+    """
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:
@@ -195,10 +228,14 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # After an early stop, the loss would hardly fall, so repeat the last value for the remaining rounds.
+    # After an early stop, more trees would hardly reduce the loss, so repeat its last value for the remaining rounds.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 
 def _fewest_trees(loss: Array) -> int:
-    """Return the smallest number of trees with a loss close to the minimum, because each tree slows down queries."""
+    """Return the smallest number of trees whose loss is close to the minimum. Fewer trees make queries faster.
+
+    Args:
+        loss: Loss after each tree, (rounds,).
+    """
     return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1

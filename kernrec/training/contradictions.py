@@ -1,8 +1,8 @@
-"""Find measured rows that contradict themselves, the GPU or the code that ran.
+"""Find measurements that contradict themselves, the limits of the GPU, or the work of the kernel.
 
-A measurement may have read the clock, power or time of another GPU, of another kernel or of an idle window. Such rows
-cannot be identified with certainty. So suspicious rows are reported and influence training less: their time has a tenth
-of the weight, and their energy is dropped.
+A measurement may be wrong because it read the clock, power or time of another GPU, of another kernel, or of an idle
+period. Wrong measurements cannot be identified with certainty. So suspicious measurements are reported and have less
+influence on training: a doubtful time has a tenth of the usual weight, and a doubtful energy is ignored.
 """
 
 from collections.abc import Iterator
@@ -21,22 +21,26 @@ from kernrec.util.human import counted, human
 Array = np.ndarray
 
 TRUST = 0.1
-"""Weight of a row whose time is doubtful, relative to other rows."""
+"""Weight in training of a row whose time is doubtful. Other rows have the weight 1."""
 ENERGY_APART = 1.5
-"""Minimum factor between energy / time and measured power that counts as a contradiction. Power readings lag by up to a
-third in a loop of a second.
+"""Factor between energy / time and the measured power above which the two contradict each other. The factor allows for
+power readings, which are up to a third too low in a loop of a second, because they lag.
 """
 ABOVE_LIMIT = 1.15
-"""Impossible mean power, relative to the highest power limit. Limits are enforced over tens of milliseconds, and
-energy counters are off by 5 %.
+"""Ratio of mean power to the highest power limit above which an energy counts as wrong. It is above 1, because limits
+are enforced over tens of milliseconds, and energy counters are off by 5 %.
 """
 BELOW_REST = 0.9
-"""Impossible power of a running GPU, relative to its power at rest before the run. Sensors are off by 5 %."""
+"""Ratio of mean power during a run to idle power before the run below which an energy counts as wrong. It is below 1,
+because sensors are off by 5 %.
+"""
 ABOVE_CLOCK = 1.03
-"""Highest plausible clock reading, relative to the highest clock that can be set. Clocks have steps of 15 MHz."""
+"""Ratio of a clock reading to the highest clock that can be set above which the reading counts as wrong. Clocks have
+steps of 15 MHz.
+"""
 TOO_FAST = 0.8
-"""Ratio to the theoretical minimum below which a time is doubtful. The fastest recorded matmul took 0.95 of this bound,
-and boards overclock memory to 1.2 times the data sheet's rate.
+"""Ratio of a measured time to the theoretical minimum below which the time is doubtful. It is below 1, because boards
+overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95.
 """
 _NAMED = 3
 
@@ -48,35 +52,35 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 @dataclass(frozen=True)
 class Stated:
-    """Quantities that rows state besides their times, (N,) each; NaN if not measured."""
+    """Measured quantities of N rows other than the latency, (N,) each. NaN if a quantity was not measured."""
 
     energy_j: Array
     power_w: Array
     clock_hz: Array
     """Mean core clock during the run."""
     rest_w: Array
-    """Power of the GPU before the run."""
+    """Power in watts of the idle GPU before the run."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Contradictions that were detected in N rows."""
+    """Contradictions that `judge` found in N rows."""
 
     trust: Array
-    """Weight of each time relative to undoubted times, (N,)."""
+    """Weight of each row's time in training, (N,): 1, or `TRUST` if the time is doubtful."""
     wrong_energy: Array
-    """Whether the energy cannot belong to this launch, (N,)."""
+    """Whether the energy of each row counts as wrong, (N,)."""
     left_out: dict[str, int]
-    """Number of dropped energies by reason."""
+    """Number of energies that are ignored, keyed by reason."""
     doubted: dict[str, int]
-    """Number of latencies with reduced weight, by reason."""
+    """Number of times with reduced weight, keyed by reason."""
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Find the rows of a kernel on a GPU and problem that contradict themselves.
+    """Find contradictions in N measurements of one kernel on one GPU and problem.
 
     Args:
-        inputs: Model inputs of the configs, (N,).
+        inputs: Model inputs of the N measured configs.
         latency_s: Measured times in seconds, (N,).
         stated: Other measured quantities.
     """
@@ -94,32 +98,33 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return a mask of the energies that contradict their time and power, or imply more power than the GPU accepts.
+    """Return whether each energy contradicts the measured time and power, or exceeds the highest power limit.
 
     Args:
-        latency_s: Measured times, (N,).
-        energy_j: Energies, NaN if not measured, (N,).
-        power_w: Powers, NaN if not measured, (N,).
+        gpu: GPU of the measurements.
+        latency_s: Measured times in seconds, (N,).
+        energy_j: Measured energies in joules, (N,). NaN if not measured.
+        power_w: Measured powers in watts, (N,). NaN if not measured.
 
     Returns:
-        bool (N,).
+        Boolean array (N,).
     """
     drawn_w = energy_j / latency_s
-    # Energy and power come from different readings of different runs, so a difference is wrong only if no drift
-    # explains it.
+    # Energy and power come from different readings of different runs, so small differences are normal.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and each kind of contradiction that is visible in database rows without the kernel.
+    """Yield a line of text for each GPU and each kind of contradiction in the measurements of a database.
 
-    A line contains the number of rows, the keys of the first rows and the consequence.
+    Only contradictions that can be found without knowing the kernel are reported. A line contains the number of
+    measurements, the keys of the first ones, and the consequence for training.
     """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
-        except UsageError:  # Another version of kernrec may know this GPU.
+        except UsageError:  # The catalog of this version of kernrec does not contain the GPU.
             continue
         power = PowerModel.for_gpu(gpu)
         kinds = {

@@ -1,4 +1,4 @@
-"""Measurements as training data: features, predictions of the analytical model, measured costs, and groups of rows."""
+"""Training data: measured costs of configs, with their features and the predictions of the analytical model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,41 +16,47 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The N measured configs of one kernel on one GPU and problem."""
+    """Measurements of N configs of one kernel, on one GPU and one problem. The measurement of a config is a row."""
 
     gpu: str
-    """Name in the GPU catalog."""
+    """Name of the GPU in the catalog."""
     problem: str
-    """Key of the problem."""
+    """Key of the problem, which contains its dimensions, data type and layout."""
     op: str
     kernel: str
     kernel_hash: str
     inputs: ModelInputs
-    """Inputs of the features, with the estimates of the analytical model."""
+    """Data from which the features of the configs are computed, including the estimates of the analytical model."""
     latency_s: Array
     """Measured latency in seconds, (N,)."""
     energy_j: Array
-    """Measured energy in joules, (N,); NaN if not measured."""
+    """Measured energy in joules, (N,). NaN if it was not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Terms that another model of the kernel adds to the logarithm of the analytical model, (N,), by head. The new
-    model corrects their sum.
+    """Corrections of the analytical model by an existing model of this kernel, (N,), keyed by head.
+
+    A correction is a term that is added to the logarithm of the analytical prediction. The model to be trained learns
+    the errors that remain after this correction. The dictionary is empty if there is no such model.
     """
     trust: Array | None = None
-    """Weight of each row relative to a trusted row, (N,); None if no row is doubtful."""
+    """Weight of each row relative to a trusted row, (N,). None if all rows are trusted."""
 
     @property
     def dims(self) -> str:
-        """Return the dimensions in the problem's key."""
+        """Return the part of the problem's key that contains the dimensions."""
         return self.problem.partition("]")[0]
 
     @property
     def dtype(self) -> str:
-        """Return the data type in the problem's key."""
+        """Return the part of the problem's key that contains the data type."""
         return self.problem.partition("]")[2].partition(",")[0]
 
     @property
     def row_kind(self) -> str:
-        """Return the kind of the problem's rows, which the kernel's tunables determine."""
+        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`.
+
+        It comes from the kernel's tunable `unaligned` (see `kernrec.model.learn.features.row_kind`), and is empty if
+        the kernel does not have this tunable.
+        """
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -59,11 +65,15 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows of several groups, concatenated: arrays (N,) over all rows. Raises `UsageError` if there is no group."""
+    """Measured rows of several groups, concatenated. N is the number of rows of all groups.
+
+    Raises:
+        UsageError: There is no group.
+    """
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
-    """Feature groups that are used."""
+    """Groups of features that the model uses."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -84,23 +94,29 @@ class Dataset:
 
     @cached_property
     def matrix(self) -> Array:
-        """Return the features, (N, F), float32."""
+        """Return the features of each row, (N, F), float32."""
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,); rows share a number if their groups agree in these `RowGroup` fields."""
+        """Return a number for each row, (N,), that identifies the values of some fields of the row's group.
+
+        Two rows have the same number if and only if their groups agree in all these fields.
+
+        Args:
+            fields: Names of fields or properties of `RowGroup`.
+        """
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
 
     @cached_property
     def latency_s(self) -> Array:
-        """Return measured latency in seconds, (N,)."""
+        """Return the measured latency of each row in seconds, (N,)."""
         return np.concatenate([group.latency_s for group in self.groups])
 
     @cached_property
     def energy_j(self) -> Array:
-        """Return measured energy in joules, (N,); NaN if not measured."""
+        """Return the measured energy of each row in joules, (N,). NaN if it was not measured."""
         return np.concatenate([group.energy_j for group in self.groups])
 
     @cached_property
@@ -110,7 +126,11 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the analytical model's latency (s) and power (W) by head, corrected by `RowGroup.beneath`."""
+        """Return the predictions of the analytical model, corrected by `RowGroup.beneath`.
+
+        Returns:
+            Latency in seconds and power in watts, (N,) each, keyed by head (`latency` and `power`).
+        """
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -122,13 +142,19 @@ class Dataset:
 
     @cached_property
     def least(self) -> Array:
-        """Return log(minimum possible time of the rows / analytical model's time), (N,)."""
+        """Return log(minimum possible latency / predicted latency) of each row, (N,).
+
+        The predicted latency is that of `analytical`.
+        """
         least = [least_log_ratio(group.inputs) for group in self.groups]
         return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / analytical model) by head; NaN if not measured."""
+        """Return log(measured / predicted) of each row, (N,), keyed by head (`latency` and `power`).
+
+        The predictions are those of `analytical`. Values are NaN if the quantity was not measured.
+        """
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 
@@ -136,9 +162,12 @@ class Dataset:
     def held_out(self) -> tuple[str, Array]:
         """Return the kind of group that cross-validation holds out, and the number of each row's group, (N,).
 
-        The kind is `problem` if there are at least 3 problems. Problems that differ only in dtype or layout count once,
-        because their costs are similar. Otherwise, the kind is `GPU` or `kernel`, depending on which has more values,
-        or else `tunable`: configs of one kernel on one GPU that share a value of the tunable with the most values.
+        The kind is the first of these that applies:
+
+        - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one
+          problem, because their costs are similar.
+        - `GPU` or `kernel`, if there are at least two GPUs or kernels: the kind with more values.
+        - `tunable`: the rows with the same value of one tunable form a group. The tunable is that with the most values.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

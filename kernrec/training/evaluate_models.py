@@ -1,7 +1,8 @@
-"""Score recommendations on measured problems, for `kernrec evaluate`.
+"""Score methods of recommending configs on measured problems. `kernrec evaluate` uses this module.
 
-Every method (`kernrec.training.held_out_predictions`) is scored on the same problems with the definitions of
-`kernrec.training.scores`. Models and calibrations never see the scored problem, GPU or kernel.
+`kernrec.training.held_out_predictions` defines the methods, and `kernrec.training.scores` defines the scores. All
+methods are scored on the same problems. The models and calibrations that predict a problem were trained without the
+measurements of this problem, or of its GPU or kernel, depending on what is held out.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,57 +24,67 @@ Array = np.ndarray
 METHODS = ("learned", "calibrated", "predicted", "occupancy", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
-"""Numbers k of top recommendations; the best of the first k is scored."""
+"""Values of k for the score `efficiency`, which judges the best of the first k recommendations."""
 MOST_SLOWDOWN = 0.03
-"""Maximum slowdown, relative to the fastest, of a config that is selected for its energy."""
+"""Maximum predicted slowdown, relative to the fastest config, of a config that is selected for its low energy."""
 _NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Mean scores of one method for one quantity; NaN if a score does not apply."""
+    """Scores of one method for one quantity (latency, energy or EDP), as means over problems.
+
+    A score is NaN if it does not apply to the method or quantity.
+    """
 
     method: str
     quantity: str
     problems: int
     """Number of scored problems."""
     efficiency: dict[int, float]
-    """Ratio of the best measured cost of the space to the best cost among the first k recommendations, by k."""
+    """Best measured cost of all configs, divided by that of the first k recommendations, keyed by k."""
     accuracy: float
-    """Fraction of problems whose top recommendation is within 5 % of the best."""
+    """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """1 - (configs to measure, in recommended order, to come within 5 % of the best) / (configs)."""
+    """Fraction of configs that need not be measured to find a config that costs at most 5 % more than the best config,
+    if configs are measured in the recommended order.
+    """
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
-    """Median of |predicted / measured - 1|."""
+    """Median over the configs of a problem of |predicted / measured - 1|."""
     coverage: float = _NAN
-    """Fraction of measured values inside the 90 % interval."""
+    """Fraction of measured values that are inside the 90 % interval of their prediction."""
     width: float = _NAN
-    """Geometric mean of the interval's upper end over its lower end."""
+    """Upper end of the 90 % interval divided by its lower end, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended front's measured costs, as a fraction of the true front's."""
+    """Hypervolume of the recommended Pareto front, computed from measured costs, as a fraction of the true front's
+    hypervolume.
+    """
     energy_saved: float = _NAN
-    """Energy that the top recommendation saves, relative to the occupancy heuristic's config."""
+    """Fraction of energy that the top recommendation saves, relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
-    """Slowdown of the top recommendation relative to the occupancy heuristic's config."""
+    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Energy saved, relative to the measured fastest config, by the config of lowest energy among the configs that are
-    predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
+    """Fraction of energy that a low-energy config saves, relative to the config that was measured to be the fastest.
+
+    The low-energy config has the lowest predicted energy among the configs that are predicted to be at most
+    `MOST_SLOWDOWN` slower than the fastest prediction.
     """
     lowest_energy_slowdown: float = _NAN
-    """Slowdown of the config of `lowest_energy_saved`, relative to the measured fastest config."""
+    """Fraction by which the low-energy config of `lowest_energy_saved` is slower than the fastest measured config."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of all methods, and their predictions."""
+    """Scores of all methods, and the predictions that were scored."""
 
     parts: int
-    """Number of problems, GPUs or kernels that can be held out."""
+    """Number of problems, GPUs or kernels (depending on what is held out) in the measurements."""
     scores: list[MethodScore]
-    """Scores of each quantity and each applicable method."""
+    """Scores of each quantity and each method that applies to it."""
     problems: list[HeldOutProblem]
+    """The scored problems, with measurements and predictions."""
     notes: list[str]
     """Notes for the user, one sentence each."""
 
@@ -86,18 +97,18 @@ def evaluate(
 ) -> Evaluation:
     """Score all methods on the measured problems of databases.
 
-    Stored calibrations are not used, because they were fitted to held-out data. Coefficients are fitted again to the
-    remaining data.
+    Stored calibrations are not used, because the held-out measurements may have been used to fit them. Instead, new
+    calibrations are fitted to the measurements that are not held out.
 
     Args:
-        request: The measured problems.
+        request: Selection of the measurements.
         split: Kind of group that is held out, one of `held_out_predictions.SPLITS`.
         settings: Settings for growing trees.
-        progress: Called with a sentence for each fold.
+        progress: Function that is called with a sentence for each fold.
 
     Raises:
         UsageError: The split is unknown, or there is no measurement.
-        KernrecError: A library of the extra `train` is missing.
+        KernrecError: A library of the extra `train` is not installed.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
@@ -120,7 +131,7 @@ def evaluate(
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
-    """Return the scores of each quantity and method, over the problems to which the method applies."""
+    """Return the scores of each quantity and method, averaged over the problems to which the method applies."""
     method_scores = []
     for quantity in QUANTITIES:
         measured = [problem for problem in problems if np.isfinite(problem.measured(quantity)).all()]
@@ -144,10 +155,10 @@ def _mean_score(method: str, quantity: str, problems: list[HeldOutProblem]) -> M
 
 
 def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict[str, float]:
-    """Return the scores of a method on one problem, by field names of `MethodScore`."""
+    """Return the scores of a method on one problem, keyed by field of `MethodScore`, or by `efficiency@<k>`."""
     measured = problem.measured(quantity)
     expected = problem.expected(method, quantity)
-    if expected is None:  # Without predictions, score a random order in expectation.
+    if expected is None:  # The method is `random`: compute the expected scores of a random order.
         near = (measured <= measured.min() * (1.0 + scores.NEAR)).mean()
         values = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
         return values | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
@@ -162,7 +173,8 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            factor = widths.factors.take(np.maximum(problem.regime, 0))  # Without a profile, the bottleneck is unknown.
+            # If the bottleneck of a config is unknown (-1), use the half-width for core-bound configs.
+            factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]
@@ -173,7 +185,13 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the savings of the configs that a method selects, and the fraction of the front that it finds."""
+    """Return the scores of `MethodScore` that need energy: front recall, energy savings and slowdowns.
+
+    Args:
+        method: The method to score.
+        problem: The problem, with measured energies.
+        order: Indices of the configs in ascending order of predicted energy.
+    """
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
@@ -181,7 +199,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # Its rank is equal for energy and latency.
+    if method != "occupancy":  # Occupancy ranks configs equally for energy and latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

@@ -1,22 +1,26 @@
-"""Fit coefficients of the analytical model to measurements, and store multipliers that help on held-out problems.
+"""Fit calibrations of the analytical model to measurements, and store those that help on held-out problems.
 
-The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
-`kernrec.model.analytical.power`), so
+A calibration is a set of multipliers of the analytical model (`kernrec.model.analytical.calibration`).
+
+The analytical model combines core time and DRAM time by a smooth maximum, and adds the launch overhead `fixed`. So the
+equation
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
-is linear in the p-th powers of the multipliers. For the measured time, energy is linear in its parts:
+is linear in the p-th powers of the multipliers `core_time` and `dram_time`. For a measured latency, the energy is
+linear in the other multipliers:
 
     energy  =  static_power * static_w * latency
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
-Every problem has the same weight. Rows that ran at the power limit are dropped, because their clock is unknown. Both
-equations are solved by non-negative least squares in logarithmic error: iteratively reweighted least squares minimize
-the weighted sum of log(predicted / measured)**2. With r = predicted / measured, the weight log(r) / (r (r - 1)) gives
-(r - 1)**2 the gradient of log(r)**2. Plain relative errors would be dominated by rows that are predicted too slow.
+The multipliers are fitted by non-negative least squares of the logarithmic error: iteratively reweighted least squares
+minimize the weighted sum of log(r)**2, with r = predicted / measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2
+the gradient of log(r)**2. With plain relative errors, configs that are predicted too slow would dominate the fit. Every
+problem has the same weight. Measurements that reached the power limit are not used, because their clock is unknown.
 
-A multiplier is kept if it helps. To test this, each problem is held out in turn. There, the error of the calibrated
-model, power limit included, is compared with the error of the published coefficients.
+The multipliers of time, and those of energy, are kept only if they help. To test this, each problem is held out in
+turn. The errors of the calibrated and of the uncalibrated model on the held-out problem are compared, with the power
+limit applied.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,51 +47,56 @@ FEWEST_ROWS = 20
 FEWEST_PROBLEMS = 3
 """Minimum number of problems for calibrating an architecture."""
 MOST_FOLDS = 20
-"""Maximum number of folds. More problems are held out several at a time."""
+"""Maximum number of folds. If there are more problems, several problems share a fold."""
 _BELOW_LIMIT = 0.95
-"""Maximum fraction of the TDP at which, allowing for reading errors, the power limit did not lower the clock."""
+"""Ratio of power to the TDP below which the power limit is assumed not to lower the clock. It is below 1 to allow for
+reading errors. The power is predicted if it was not measured.
+"""
 _RANK_LOSS = 0.01
-"""Maximum loss of rank correlation that is accepted for a smaller error."""
+"""Rank correlation that calibrated predictions may lose at most, if their error is smaller."""
 _PRIOR_WEIGHT = 0.001
-"""Weight, in problems, of the regularization toward a multiplier of 1, which matters if the rows are not decisive."""
+"""Weight of the regularization toward a multiplier of 1, where a problem has the weight 1. The regularization only
+matters if the measurements do not determine a multiplier.
+"""
 _LEAST_SHARE = 0.05
-"""Minimum 90th percentile of a part's fraction of the whole. Smaller parts keep their multiplier."""
+"""A multiplier is fitted only if the 90th percentile of its part's fraction of the whole exceeds this value."""
 _ITERATIONS = 12
 
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """Result of fitting one architecture."""
+    """Result of fitting a calibration of one architecture."""
 
     arch: str
     """Architecture, such as `sm_89`."""
     calibration: Calibration | None
-    """Multipliers that help; None if no multiplier helps."""
+    """Calibration with the multipliers that help, or None if no multipliers help."""
     findings: tuple[str, ...]
-    """One sentence per quantity about the effect of calibration."""
+    """One sentence on the effect of the calibration for each quantity (latency and energy)."""
 
 
 def calibrate_analytical(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit each measured architecture's coefficients and store useful multipliers, for `kernrec train --calibrate`.
+    """Fit a calibration for each measured architecture, and store those that help. Used by `kernrec train --calibrate`.
 
-    Calibrations of other architectures in the folder do not change.
+    If a new calibration does not help, an earlier calibration of the same architecture is removed. Stored calibrations
+    of architectures that are not fitted do not change.
 
     Args:
-        request: Measurements to fit to.
-        folder: Folder for calibrations; None for `models` beside the first database.
+        request: Selection of the measurements to fit to.
+        folder: Folder of the calibration file. The default is the folder `models` beside the first database.
 
     Returns:
-        The folder's calibration file, the fit of each architecture, and notes for the user.
+        The path of the calibration file, the result for each fitted architecture, and notes for the user.
 
     Raises:
         UsageError: There is no measurement.
-        KernrecError: Every architecture has too few measurements, a library of the extra `train` is missing, or the
-            folder cannot be written.
+        KernrecError: Every architecture has too few measurements, a library of the extra `train` is not installed, or
+            the folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the analytical model", "train")
-    # Start from the coefficients of data sheets, regardless of earlier fits.
+    # Fit relative to the uncalibrated coefficients, regardless of stored calibrations.
     measurements = load_measurements(request, calibrated=False)
     folder = folder or measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -117,15 +126,16 @@ def calibrate_analytical(
 
 
 def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
-    """Fit the coefficients of each architecture to its measurements.
+    """Fit a calibration for each architecture with enough measurements, and return the results.
 
     Args:
-        groups: Measured rows with inputs of the uncalibrated analytical model. Groups without a static profile are
-            ignored.
-        origin: Provenance of the measurements, stored with the calibrations.
+        groups: Measured rows, with predictions of the uncalibrated analytical model as inputs. Groups of kernels
+            without a static profile are ignored.
+        origin: Provenance of the measurements, which is stored with the calibrations.
 
     Raises:
-        KernrecError: No architecture has `FEWEST_PROBLEMS` and `FEWEST_ROWS`. The message says how many are missing.
+        KernrecError: No architecture has measurements of `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs. The
+            message contains the missing numbers.
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
@@ -138,27 +148,32 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return latency and energy (N,) of a group's configs by the calibrated model, under the power limit.
+    """Predict the costs of a group's N configs by the analytical model with a calibration, with the TDP as power limit.
 
-    The group must have the inputs of the uncalibrated model.
+    Args:
+        group: Group of a kernel with a static profile. Its inputs must come from the uncalibrated model.
+        calibration: Calibration of the GPU's architecture.
+
+    Returns:
+        `latency` in seconds and `energy` in joules, (N,) each.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """A group of measured rows, the power model of their GPU, and the rows that the fits use."""
+    """A group of N measured rows, and the selection of the rows that are used for fitting."""
 
     group: RowGroup
     power: PowerModel
     timed: Array
-    """Whether the fit of time uses each row, (N,)."""
+    """Whether each row is used to fit the multipliers of time, (N,)."""
     powered: Array
-    """Whether the fit of energy uses each row, (N,)."""
+    """Whether each row is used to fit the multipliers of energy, (N,)."""
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """Return the rows of a group with a static profile."""
+        """Select the rows of a group, whose kernel must have a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -170,14 +185,21 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return the modeled energy of core events and of DRAM traffic; zeros if the inputs lack them."""
+        """Return the predicted energies of core events and of DRAM traffic in joules, (N,) each.
+
+        An energy is 0 if the inputs do not contain it.
+        """
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return the core part (at the clock without power limit) and the DRAM part, as fractions of the measured time,
-        to the power of `OVERLAP`; (timed rows, 2).
+        """Return predicted core time and DRAM time as fractions of the measured latency, to the power of `OVERLAP`.
+
+        Core time is for the clock without a power limit. The measured latency excludes the launch overhead.
+
+        Returns:
+            Array (timed rows, 2).
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -186,7 +208,10 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy at the measured time over the measured energy; (powered rows, 3)."""
+        """Return static, core and DRAM energy as fractions of the measured energy, (powered rows, 3).
+
+        The three parts are predicted for the measured latency.
+        """
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -197,7 +222,7 @@ class _CalibrationRows:
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        """Return latency and energy of all rows by the calibrated model, under the power limit."""
+        """Predict latency and energy of all rows by the analytical model with a calibration (see `predict_group`)."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
             np.asarray(inputs.core_s) * calibration.core_time,
@@ -220,7 +245,7 @@ def _missing(rows: Sequence[_CalibrationRows]) -> tuple[int, int]:
 
 
 def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
-    """Return the error message if no architecture has enough measurements."""
+    """Return the error message for the case that no architecture has enough measurements."""
     needed = (
         f"calibrating needs {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
         " profile, below the power limit, on one architecture; "
@@ -232,7 +257,13 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit one architecture, and keep the multipliers of a quantity if they help on held-out problems."""
+    """Fit the calibration of one architecture. Keep the multipliers of time or of energy only if they help.
+
+    Args:
+        arch: Architecture, such as `sm_89`.
+        rows: Measured rows of this architecture.
+        origin: Provenance of the measurements, which is stored with the calibration.
+    """
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
@@ -241,7 +272,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Fit time first, because energy is power times time, and its test uses the calibrated time.
+    # Test time first, because energy is power times time, so that the test of energy uses the calibrated time.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
@@ -284,7 +315,15 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """Return the median |log(predicted / measured)| and the rank correlation of each group."""
+    """Return the error and the rank correlation of a calibration's predictions for each measured group.
+
+    The error is the median of |log(predicted / measured)|.
+
+    Args:
+        rows: Groups of measured rows.
+        calibration: Calibration to judge.
+        quantity: `latency` or `energy`.
+    """
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
@@ -303,7 +342,13 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return each part's multiplier, (P,), from each group's shares, (rows, P); problems have equal weights."""
+    """Fit the multiplier of each of P parts to the rows of all groups, (P,). All problems have equal weights.
+
+    Args:
+        shares: For each group, the parts as fractions of the measured value, (rows, P).
+        rows: The groups.
+        largest: Largest plausible multiplier (see `fit_multipliers`).
+    """
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -315,14 +360,15 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers with the least squared log error, (P,).
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
 
-    A multiplier is 1 if its part is too small to be determined, or if it would be implausible.
+    A multiplier is 1 if its part is too small to determine the multiplier, or if the fitted value is implausible.
 
     Args:
-        shares: Each part over the measured value, (N, P). The sum, weighted by multipliers, is predicted / measured.
-        weights: Weights of the rows, (N,).
-        largest: Multipliers beyond this, or below its reciprocal, are implausible.
+        shares: Each part as a fraction of the measured value, (N, P). The sum of a row, weighted by the multipliers, is
+            predicted / measured.
+        weights: Weight of each row, (N,).
+        largest: Largest plausible multiplier. The smallest plausible multiplier is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
@@ -335,7 +381,13 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """Return the multipliers of the columns that are `free`, (P,); 1 for the others."""
+    """Fit the multipliers of some parts, and return the multipliers of all parts, (P,).
+
+    Args:
+        shares: Each part as a fraction of the measured value, (N, P).
+        weights: Weight of each row, (N,).
+        free: Whether to fit the multiplier of each part, (P,). The other multipliers are 1.
+    """
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers
@@ -343,7 +395,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # The last rows regularize each multiplier toward 1.
+    # Additional rows at the end regularize each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -352,8 +404,8 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Scale by the current multiplier, so that the regularization does not depend on how wrong the coefficient
-        # is.
+        # Divide by the squared multiplier, so that the relative regularization does not depend on how far the
+        # uncalibrated coefficient is off.
         regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_

@@ -1,11 +1,12 @@
-"""Predict held-out measured problems with each method of choosing a config.
+"""Predict the costs of held-out measured problems by several methods, for `kernrec evaluate`.
 
-    learned      a model trained on the rest
-    calibrated   the analytical model with coefficients fitted to the rest, if fitting helps on the rest
-    predicted    the analytical model with the data sheet's coefficients
-    occupancy    most resident warps; in a tie, the largest block
+    learned      a model trained on the measurements that are not held out
+    calibrated   the analytical model with a calibration fitted to the measurements that are not held out, if the
+                 calibration helps on them
+    predicted    the analytical model without calibration
+    occupancy    a heuristic that prefers the most resident warps and, in a tie, the largest block
 
-Random choice, the last method that `kernrec evaluate` scores, needs no prediction.
+`kernrec evaluate` also scores the method `random`, which needs no predictions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,51 +29,67 @@ from kernrec.training.train_model import train
 Array = np.ndarray
 
 FEWEST = 8
-"""Minimum number of measured configs of a scored problem; with fewer, there is little to choose from."""
+"""Minimum number of measured configs of a problem that is scored. With fewer configs, there is little choice."""
 SPLITS = ("problem", "gpu", "kernel")
-"""Kinds of groups that can be held out; single rows are never held out."""
+"""Kinds of groups that can be held out. All rows of a group are held out together."""
 _FOLDS = 5
-"""Maximum number of folds; if there are more problems, GPUs or kernels, several share a fold."""
+"""Maximum number of folds. If there are more groups to hold out, several groups share a fold."""
 
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """One problem on one GPU with its C measured configs of all kernels, which count as its space."""
+    """Measurements and predictions of one problem on one GPU, for C measured configs of all kernels.
+
+    These configs are scored as if they were all configs of the problem.
+    """
 
     gpu: str
-    """Name in the GPU catalog."""
+    """Name of the GPU in the catalog."""
     problem: str
     """Key of the problem."""
     latency_s: Array
     """Measured latency in seconds, (C,)."""
     energy_j: Array
-    """Measured energy in joules, (C,); NaN if not measured."""
+    """Measured energy in joules, (C,). NaN if it was not measured."""
     predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Predicted cost, (C,), by method and quantity (`latency`, `energy`)."""
+    """Predicted costs, (C,), keyed by method and then by quantity (`latency` or `energy`)."""
     low: dict[str, Array] = field(default_factory=dict)
-    """Lower end of the learned interval, (C,), by quantity."""
+    """Lower end of the 90 % interval of the method `learned`, (C,), keyed by quantity."""
     high: dict[str, Array] = field(default_factory=dict)
-    """Upper end of the learned interval, (C,), by quantity."""
+    """Upper end of the 90 % interval of the method `learned`, (C,), keyed by quantity."""
     kernel: tuple[str, ...] = ()
-    """Kernel of each config."""
+    """Name of each config's kernel."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,); -1 without a profile."""
+    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). -1 if the config has no static
+    profile.
+    """
 
     def measured(self, quantity: str) -> Array:
-        """Return the measured cost, (C,), for `latency`, `energy` or `edp`."""
+        """Return the measured costs of all configs, (C,).
+
+        Args:
+            quantity: `latency`, `energy` or `edp` (the product of both).
+        """
         costs: dict[str, Array] = {
             "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
         }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the predicted cost, (C,); None if the method does not apply or lacks a prediction."""
+        """Return the costs that a method predicts, (C,), or None if the method has no prediction for some config.
+
+        For the method `occupancy`, the result is a rank instead of a cost.
+
+        Args:
+            method: Name of the method.
+            quantity: `latency`, `energy` or `edp` (the product of both).
+        """
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # This is a rank instead of a cost, equal for every quantity.
+        elif method == "occupancy":  # The rank is the same for every quantity, so do not multiply it.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -80,25 +97,27 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""Model (None if there is too little data) and calibrations by architecture, fitted to the data outside a fold."""
+"""Model and calibrations that were fitted to the measurements outside of a fold. The model is None if there are too few
+measurements. Calibrations are keyed by architecture.
+"""
 
 
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models that were trained without its part of the data.
+    """Predict every measured problem by models and calibrations that were fitted without the problem's group.
 
     Args:
-        groups: Measured rows with inputs of the uncalibrated model, because a calibration would have seen held-out
-            data.
-        split: Kind of held-out group, one of `SPLITS`. Problems that differ only in dtype or layout are held out
-            together.
+        groups: Measured rows. Their inputs must come from the uncalibrated analytical model, because held-out
+            measurements may have been used to fit a stored calibration.
+        split: Kind of group that is held out, one of `SPLITS`. Problems that differ only in dtype or layout are held
+            out together.
         settings: Settings for growing trees.
-        progress: Called with a sentence for each fold.
+        progress: Function that is called with a sentence for each fold.
 
     Returns:
-        The problems with at least `FEWEST` measured configs, and the number of groups of the split. With a single
-            group, nothing can be held out, so nothing is learned.
+        The problems with at least `FEWEST` measured configs, and the number of groups that can be held out. If there is
+            only one group, nothing can be held out, and the methods `learned` and `calibrated` have no predictions.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
@@ -134,11 +153,12 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU.
+    """Predict a problem on a GPU by all methods.
 
     Args:
-        members: Groups of the problem, one per kernel.
-        folds: Model and calibration fitted without the group, for each group.
+        members: Groups of rows of this problem on this GPU, one group for each kernel.
+        folds: For each group, the model and the calibrations that were fitted without it, or None if nothing could be
+            held out.
     """
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
@@ -153,7 +173,8 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    if np.ptp(analytical["latency"]) > 0:  # Without a source, the roofline is equal for every config.
+    # For kernels without known source, the analytical latency is the roofline, which is equal for all configs.
+    if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
     models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
@@ -166,7 +187,10 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """Return the costs by the calibrated model, or by the uncalibrated model for groups without a calibration."""
+    """Return the costs that the calibrated model predicts, keyed by quantity.
+
+    Groups without a calibration or a static profile are predicted by the uncalibrated model.
+    """
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
         for group, calibration in zip(members, calibrations, strict=True)
@@ -179,7 +203,7 @@ def _analytical(group: RowGroup) -> dict[str, Array]:
 
 
 def _regime(group: RowGroup) -> Array:
-    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`; -1 without a profile."""
+    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`, or -1 without a static profile."""
     inputs = group.inputs
     if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
         return np.full(len(group), -1)
@@ -191,7 +215,13 @@ def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
-    """Add the models' costs and intervals to a problem."""
+    """Add the predictions and intervals of trained models to a problem.
+
+    Args:
+        problem: The problem to extend.
+        members: Groups of rows of the problem.
+        models: For each group, the model that was trained without it.
+    """
     parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
         least = least_log_ratio(group.inputs)
@@ -199,7 +229,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
         ratios, distance = model.log_ratio(model.rows(group.inputs), gpu is not None, least)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
-        # Use the interval that a query would show, also for a GPU or kernel outside the model's training data.
+        # Use the interval that a query would show. It depends on whether the training data contain the GPU and kernel.
         trained = model.kernels.get(group.kernel) == group.kernel_hash
         intervals = {name: interval_of(model, name, gpu, group.dtype, trained, group.row_kind) for name in costs}
         ends = {name: interval.around(costs[name], distance) for name, interval in intervals.items()}
@@ -212,7 +242,10 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return ranks that are lowest for the most resident warps; in a tie, for the largest block."""
+    """Return a rank for each config, (N,), which is lower for more resident warps and, in a tie, for a larger block.
+
+    Ranks are NaN if the occupancy is unknown.
+    """
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

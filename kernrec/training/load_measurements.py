@@ -1,10 +1,11 @@
 """Read measurements from databases as training data.
 
-Rows of library kernels, and of analyzed user kernels, have a static profile and an estimate of the analytical model.
-Rows of kernels with unknown source have only tunables, and the roofline's time as estimate.
+A row is the measurement of one config. The configs of library kernels, and of user kernels that were analyzed, have a
+static profile and a prediction of the analytical model. For kernels with unknown source, only the tunables are known,
+and the roofline's time serves as the prediction.
 
-Rows from several boards of one GPU model are first scaled to a common speed (`kernrec.store.gpu_scales`): a throttled
-laptop shows which config is better, not how long it takes.
+Measurements from several boards of the same GPU model are first scaled to a common speed (`kernrec.store.gpu_scales`).
+For example, a throttled laptop shows which config is better, but not how long the config takes on other boards.
 """
 
 import hashlib
@@ -40,9 +41,9 @@ from kernrec.training.dataset import Dataset, RowGroup
 Array = np.ndarray
 
 _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
-"""Columns that identify a config on a GPU and problem."""
+"""Columns of the database that together identify a config of a kernel, measured on a GPU and a problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-"""Columns that are set if a row was measured at another power limit or clock than the GPU's default."""
+"""Columns of the database that are set if a row was measured at a power limit or clock other than the GPU's default."""
 _COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
@@ -51,13 +52,15 @@ class MeasurementRequest:
     """Selection of measurements to read."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read; empty for the user's database. If several contain a config, the first database counts."""
+    """Paths of the databases. If there are none, the user's database is read. If several databases contain the same
+    config, the first of these databases is used.
+    """
     op: str | None = None
-    """Name or alias of the only op to read; None for all."""
+    """Name or alias of an op, to read only its measurements. None to read all ops."""
     gpu: str | None = None
-    """Name or alias of the only GPU to read; None for all."""
+    """Name or alias of a GPU, to read only its measurements. None to read all GPUs."""
     kernel: str | None = None
-    """Name of the only kernel to read; None for all."""
+    """Name of a kernel, to read only its measurements. None to read all kernels."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +69,26 @@ class Measurements:
 
     databases: tuple[Path, ...]
     gpu: str | None
-    """Catalog name of the requested GPU; None for all GPUs."""
+    """Catalog name of the requested GPU, or None if all GPUs were requested."""
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """One sentence with a count for each reason why rows were not used."""
+    """Notes for the user: for each reason, the number of configs that were left out or have less weight."""
     calibrations: Mapping[str, Calibration]
-    """Calibration of the analytical model that the groups' inputs contain, by architecture."""
+    """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of a kernel's own model, by kernel; `RowGroup.beneath` contains the model's terms."""
+    """Hash of the training data of each model that was trained for a single kernel, keyed by kernel. The groups of a
+    kernel with such a model contain the corrections by this model (`RowGroup.beneath`).
+    """
 
     @property
     def models_folder(self) -> Path:
-        """Return the folder for models and calibrations of these databases."""
+        """Return the default folder for models and calibrations: `models` beside the first database."""
         return self.databases[0].parent / "models"
 
 
 class _GroupKey(NamedTuple):
-    """Names that the rows of a group share, as stored in the database."""
+    """Names that identify a group of rows, as stored in the database. All rows of a group share them."""
 
     gpu: str
     problem: str
@@ -92,7 +97,7 @@ class _GroupKey(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One measured config. Costs are NaN if not measured."""
+    """One measured config. A quantity is NaN if it was not measured."""
 
     config: dict[str, Any]
     latency_s: float
@@ -103,14 +108,15 @@ class _Row(NamedTuple):
 
 
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
-    """Read the rows measured at the GPUs' default power limits and clocks.
+    """Read measurements as groups of rows with their model inputs.
 
-    Replayed rows are dropped, because they repeat their recording with noise.
+    Only measurements at a GPU's default power limit and clocks are used. Replayed measurements are not used, because
+    they only repeat a recording with noise.
 
     Args:
-        request: Measurements to read.
-        calibrated: Whether the analytical model uses the calibrations beside the databases. Training a model that
-            corrects it requires this. False to fit or judge the calibrations.
+        request: Selection of the measurements.
+        calibrated: Whether the analytical model uses the calibrations that are stored beside the databases. Use True to
+            train a model that corrects the calibrated predictions, and False to fit or evaluate calibrations.
 
     Raises:
         UsageError: The op or GPU is unknown, a file is not a database, or no measurement is usable.
@@ -145,12 +151,12 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the model card's entry about the training rows and the calibration.
+    """Return the entry of a model card that describes the training data and the version of the analytical model.
 
     Args:
-        data: Rows of `measurements`.
-        measurements: All rows that were read.
-        calibrated: Whether the analytical model used the calibrations of `measurements`.
+        data: Rows that the model was trained on.
+        measurements: All measurements that were read, including these rows.
+        calibrated: Whether the analytical model used the calibrations in `measurements`.
     """
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
@@ -165,7 +171,7 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
 
 
 def provenance_of_rows(data: Dataset) -> dict[str, Any]:
-    """Return the part of `provenance` that only depends on the rows."""
+    """Return the part of `provenance` that only depends on the training rows, such as their number and hash."""
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -181,11 +187,17 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Return the rows of each group by the text of the config, and the problem table's rows by the key of the problem.
+    """Read the measured rows from databases.
 
     Args:
-        op: Only this op.
-        wanted: Required values of columns; None for any.
+        databases: Paths of the databases. For each config, the first database that contains it is used.
+        op: Op whose rows to read, or None for all ops.
+        wanted: Required values of columns, keyed by column. None allows any value.
+        left_out: Counts of unused rows, keyed by reason. The function adds to these counts.
+
+    Returns:
+        The rows of each group, keyed by the JSON text of the config; and the rows of the table `problem`, keyed by the
+            key of the problem.
     """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
@@ -222,9 +234,10 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return each config's clock during the run and power at rest, at the GPU's default limits, by `_OF_CONFIG`.
+    """Return the clock in hertz during the run and the idle power in watts of each config, keyed by `_OF_CONFIG`.
 
-    Values are medians over the measurements; NaN if not stated.
+    Values are medians over all measurements of a config at the GPU's default limits. They are NaN if no measurement
+    contains them.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -238,26 +251,47 @@ def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]
 
 
 class _MeasuredKernels:
-    """Measured kernels: the library's kernels, and the user's kernels in a database."""
+    """Finder of the problem, the static profiles and the model of a measured kernel.
+
+    A measured kernel is a kernel of the library, or a user's kernel in a database.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """Hash of the training data of a kernel's own model, which corrects the kernel's rows first, by kernel."""
+        """Hash of the training data of each model that was trained for a single kernel, keyed by kernel. It contains
+        only models that `corrected` has used so far.
+        """
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
-        """Return the problem of a row, which an op or a kernel declares. Raises `UsageError` if neither does."""
+        """Return the problem of a row of the table `problem`.
+
+        An op of the library or a user's kernel declares the problem.
+
+        Raises:
+            UsageError: Neither an op nor the kernel declares the problem.
+        """
         own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
-        """Return the static table of a kernel by its name and hash; None if its source or profiles are unknown."""
+        """Return the static table of a kernel, which contains the kernel's profiles.
+
+        Args:
+            problem: Problem of the rows.
+            gpu: GPU of the rows.
+            key: Names of the group, which include the name and hash of the kernel.
+
+        Returns:
+            The table, or None if the source or the profiles of the kernel are not available.
+        """
         kernel = self._own_kernel(key)
-        # A problem that a kernel declares belongs to no op of the library.
+        # If a user's kernel declares the problem, no op of the library has this problem.
         if kernel is None or not kernel.declares_problem:
-            with suppress(UsageError):  # Perhaps only the library's Triton kernels support this type and layout.
+            # The library may lack kernels for this data type and layout.
+            with suppress(UsageError):
                 library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
                 kernel = next(named, kernel)
@@ -268,7 +302,12 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that the kernel's own model adds to log predictions, by head; empty if no model applies."""
+        """Return the corrections of the analytical model by a model that was trained for this kernel only.
+
+        Returns:
+            Terms to add to the logarithms of the predictions, (N,), keyed by head. The mapping is empty if there is no
+                model of this kernel that applies.
+        """
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -293,11 +332,16 @@ def _row_group(
     left_out: Counter[str],
     doubted: Counter[str],
 ) -> RowGroup | None:
-    """Return the usable rows of a group; None if there are none.
+    """Return the usable rows of a group with their model inputs, or None if no row is usable.
 
     Args:
-        left_out: Counts unusable rows by reason.
-        doubted: Counts rows that contradict themselves.
+        kernels: Finder of static profiles and models.
+        gpu: GPU of the rows.
+        problem: Problem of the rows.
+        key: Names of the group.
+        rows: Measured rows of the group.
+        left_out: Counts of unused rows and energies, keyed by reason. The function adds to these counts.
+        doubted: Counts of rows with reduced weight, keyed by reason. The function adds to these counts.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
@@ -325,7 +369,14 @@ def _row_group(
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs by reason."""
+    """Return the number of unusable configs, keyed by reason.
+
+    Args:
+        table: Static table of the kernel.
+        problem: Problem of the configs.
+        configs: All measured configs.
+        usable: Indices of the usable configs.
+    """
     if len(usable) == len(configs):
         return {}
     space = table.space.at(problem)
@@ -347,7 +398,16 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """Return the inputs of configs that can run on a problem, and the indices of these configs."""
+    """Return the model inputs of the configs that have a profile and can run on a problem.
+
+    Args:
+        table: Static table of the kernel on a GPU.
+        problem: The problem.
+        configs: Values of the tunables of each config.
+
+    Returns:
+        The model inputs, and the indices in `configs` of the configs that the inputs describe.
+    """
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
@@ -356,7 +416,10 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Return the inputs of a kernel with unknown source: tunables, and the roofline's time at the TDP."""
+    """Return the model inputs of configs of a kernel with unknown source.
+
+    They contain the tunables, with the roofline as predicted latency and the TDP as predicted power.
+    """
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

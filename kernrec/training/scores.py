@@ -1,7 +1,7 @@
-"""Define scores of recommendation quality, and cross-validation splits that hold out whole groups of rows.
+"""Scores for the quality of recommendations, and cross-validation folds that hold out whole groups of rows.
 
-All costs are positive arrays (C,) over the configs of one problem. `order` contains the indices of the configs in
-recommended order.
+Unless stated otherwise, `measured`, `predicted`, `latency` and `energy` are positive costs of the C configs of one
+problem, (C,). `order` contains the indices of the configs in the recommended order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,37 +13,53 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""Maximum relative distance from the best cost at which a config counts as good."""
+"""Maximum fraction by which the cost of a config may exceed the best cost for the config to count as good."""
 
 
 def order_of(predicted: Array) -> Array:
-    """Return the recommended order by predicted costs; in a tie, the earlier config comes first."""
+    """Return the indices of configs in ascending order of predicted cost. In a tie, the lower index comes first."""
     return np.argsort(predicted, kind="stable")
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the ratio of the space's best measured cost to the best of the first `k` recommendations; 1 is perfect."""
+    """Return the best measured cost of all configs divided by the best among the first `k` recommendations.
+
+    1 means that the first `k` recommendations include the best config.
+    """
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the top recommendation is within `near` of the best; accuracy is the share of hits."""
+    """Return whether the cost of the top recommendation exceeds the best cost by at most the fraction `near`.
+
+    The fraction of problems with a hit is called accuracy.
+    """
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return 1 - (configs to measure, in recommended order, until one is within `near` of the best) / (configs)."""
+    """Return the fraction of configs that need not be measured to find a good config.
+
+    The configs are measured in the recommended order until the cost of a config exceeds the best cost by at most the
+    fraction `near`. The reduction is 1 - (number of measured configs) / (number of all configs).
+    """
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of values inside their intervals."""
+    """Return the fraction of measured values that are inside their intervals.
+
+    Args:
+        measured: Measured values, (N,).
+        low: Lower ends of the intervals, (N,).
+        high: Upper ends of the intervals, (N,).
+    """
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Return the geometric mean of the ratio of upper to lower ends of intervals; 1 means zero width."""
+    """Return the geometric mean of `high / low` over all intervals. 1 means that all intervals have zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -53,12 +69,12 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def median_of_log_errors(error: Array) -> float:
-    """Return `median_error`, given log(measured / predicted); ignore NaNs."""
+    """Return `median_error`, computed from log(measured / predicted). NaNs are ignored."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
 def rank_correlation(a: Array, b: Array) -> float:
-    """Return Spearman's rank correlation; 0 if one side does not vary."""
+    """Return Spearman's rank correlation of two arrays, or 0 if the values of one array are all equal."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     stats = import_optional("scipy.stats", "scoring predictions", "train")
@@ -66,7 +82,9 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs' measured costs, as a fraction of all configs' hypervolume.
+    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
+
+    Both hypervolumes are computed from measured costs, up to the highest latency and energy of all configs.
 
     Args:
         latency: Measured latency of all configs, (C,).
@@ -80,7 +98,13 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points dominate up to `bound` (latency, energy); ignore points beyond the bound."""
+    """Return the area that points with a latency and an energy dominate.
+
+    Args:
+        latency: Latencies of the points, (N,).
+        energy: Energies of the points, (N,).
+        bound: Latency and energy of the corner that bounds the area. Points beyond it are ignored.
+    """
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -90,20 +114,29 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return the energy saved and the slowdown of a config, as fractions of a baseline config's costs."""
+    """Return how much energy a config saves and by how much it is slower, as fractions of a baseline config's costs.
+
+    Args:
+        latency: Latencies of all configs, (C,).
+        energy: Energies of all configs, (C,).
+        chosen: Index of the config.
+        baseline: Index of the baseline config.
+    """
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
-    """Return the exact expected values of efficiency@k and reduction for a random order.
+    """Return the expected values of `efficiency_at` (with `k`) and `reduction` if configs are recommended at random.
 
-    The i-th of n configs in ascending order is the best of k drawn without replacement with probability
-    C(n - 1 - i, k - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
+    The values are exact. If the n configs are sorted in ascending order of cost, config i (counted from 0) is the best
+    of k configs drawn without replacement with probability C(n - 1 - i, k - 1) / C(n, k). The first of g good configs
+    comes at position (n + 1) / (g + 1) on average.
     """
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i] is the probability that none of the first i is drawn: a running product of (n - k - j) / (n - j).
+    # survives[i] is the probability that none of the i best configs is drawn: the product of (n - k - j) / (n - j) over
+    # all j below i.
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())
@@ -116,11 +149,12 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
     Args:
         groups: Group of each row, (N,).
-        folds: Number of folds. With fewer groups, each group is a fold.
+        folds: Number of folds. If there are fewer groups than folds, each group is a separate fold.
         seed: Seed of the random assignment.
 
     Returns:
-        The fold of each row, (N,), counted from 0. Rows of a group share a fold; a single group gives zeros.
+        The fold of each row, (N,), counted from 0. All rows of a group are in the same fold. If there is only one
+            group, all values are 0.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
@@ -134,7 +168,7 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield, for each fold, a mask of its rows, (N,).
+    """Yield for each fold a Boolean mask of the rows in this fold, (N,).
 
     Args:
         fold: Fold of each row, from `group_folds`.

@@ -1,15 +1,16 @@
-"""Train a model of the errors of the analytical model: log(measured / predicted) of latency and of power.
+"""Train a model that predicts the errors of the analytical model: log(measured / predicted) of latency and of power.
 
-    heads           trees for latency and for power; cross-validation over held-out groups chooses their number
-                    (`kernrec.training.boosting`)
-    intervals       calibrated on the residuals of the held-out groups
-    new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
-    and kernels     transfers to an unmeasured GPU or kernel
-    shape           trees for unmeasured GPUs, if the settings request them. A GPU's mean error does not transfer to
-                    other GPUs, but part of the error between configs of a problem transfers. The trees correct the
-                    share that transfers to held-out GPUs
+    heads           The model has one set of trees (head) for latency and one for power. Cross-validation over held-out
+                    groups of rows chooses the number of trees (`kernrec.training.boosting`).
+    intervals       90 % intervals are calibrated on the errors of predictions of held-out groups.
+    new GPUs        Each GPU, and then each kernel, is held out together with some of the problems. The errors on the
+    and kernels     held-out rows show how well the model transfers to an unmeasured GPU or kernel.
+    shape           If the settings request it, the model has separate trees for unmeasured GPUs. A GPU's mean error
+                    does not transfer to other GPUs, but a part of the differences between the errors of a problem's
+                    configs does. These trees learn the differences. Their predictions are scaled by the fraction that
+                    transfers, which is estimated on held-out GPUs.
 
-Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
+All random choices are seeded and the number of threads is fixed, so the same rows lead to the same model file.
 """
 
 from collections.abc import Mapping
@@ -35,19 +36,27 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of measured rows to train a head."""
+"""Minimum number of measured rows for training a head."""
 _TRANSFER_ROWS = 30_000
-"""Maximum number of rows used when GPUs or kernels are held out, because each held-out group needs two more models."""
+"""Maximum number of rows that are used when GPUs or kernels are held out. It limits training time, because each fold
+needs two more models.
+"""
 _TRANSFER_FOLDS = 5
-"""Maximum number of folds for GPUs or kernels; if there are more of them, several share a fold."""
+"""Maximum number of folds of held-out GPUs or kernels. If there are more GPUs or kernels, several share a fold."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean, 0 to 1, of the share that transfers from one GPU to others. This prior has the weight of one GPU."""
+"""Prior mean of the fraction (0 to 1) of predicted differences between configs that transfers to another GPU. The prior
+has the weight of one measured GPU.
+"""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train, calibrate and score a model on a dataset.
+    """Train a model on a dataset, calibrate the model's intervals, and score the model on held-out rows.
 
-    A head with too few measurements is not trained.
+    The model only has heads with enough measurements. Without energies, for example, it has no head for power.
+
+    Args:
+        data: Training data.
+        settings: Settings for growing trees.
 
     Raises:
         UsageError: Too few configs have a measured latency.
@@ -111,7 +120,15 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """Return log(measured / predicted) of latency and energy, (N,) each, given predicted log ratios by head."""
+    """Return the errors of a model's predictions of N rows.
+
+    Args:
+        data: Dataset with N rows.
+        predicted: Log ratios of measured to analytical values that the model predicts, (N,), keyed by head.
+
+    Returns:
+        log(measured / predicted), (N,), keyed by quantity: `latency`, and `energy` if the model has a head for power.
+    """
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]
@@ -119,7 +136,12 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return how far each row lies outside of the training data of the other folds, (N,)."""
+    """Return the distance of each row's features from the features of the rows in the other folds, (N,).
+
+    Args:
+        data: Dataset with N rows.
+        fold: Fold of each row, (N,).
+    """
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -136,19 +158,19 @@ def _transfer_predictions(
 ) -> tuple[dict[str, Array], Array]:
     """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem.
 
-    Such a model predicts unmeasured problems on a new GPU or kernel. If there are many rows, a random sample is
-    predicted.
+    The errors show how well the model predicts an unmeasured problem on a new GPU or for a new kernel. If there are
+    more than `_TRANSFER_ROWS` rows, only a random sample of the rows is used.
 
     Args:
         data: Dataset with N rows.
-        heads: Data and number of trees, by head.
-        unit: GPU or kernel of each row, as numbers (N,).
-        problems: Problem of each row, (N,); None if problems cannot also be held out.
+        heads: Training data and number of trees, keyed by head.
+        unit: Number of the GPU (or kernel) of each row, (N,).
+        problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
         settings: Settings for growing trees.
 
     Returns:
-        Predicted log ratios by head, and the distance from the training data; arrays (N,), NaN for rows that were not
-            predicted.
+        Predicted log ratios, (N,), keyed by head, with NaN for rows that were not predicted; and the distance of each
+            predicted row from the training data, (N,).
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -177,7 +199,19 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Return latency log ratios by the trees for new GPUs, distances, (N,) each, and the share that transfers."""
+    """Predict the latency of each row by trees for unmeasured GPUs, which are trained without the row's GPU.
+
+    Args:
+        data: Dataset with N rows.
+        shape: Training data of the trees for unmeasured GPUs.
+        unit: Number of the GPU of each row, (N,).
+        problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
+        settings: Settings for growing these trees.
+
+    Returns:
+        Predicted log ratios, (N,), with NaN for rows that were not predicted; the distance of each row from the
+            training data, (N,); and the fraction of the predicted differences that transfers to another GPU.
+    """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
@@ -187,10 +221,12 @@ def _shape_predictions(
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of the predicted differences (N,) that is expected on another GPU.
+    """Return the fraction of predicted differences between configs that is expected to transfer to another GPU.
 
     Args:
-        unit: Held-out GPU of each row.
+        data: Training data with N rows.
+        predicted: Predictions by trees that were trained without the row's GPU, (N,). Rows with NaN are ignored.
+        unit: Number of the GPU of each row, (N,).
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -199,11 +235,21 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return the interval of all GPUs together (`*`), and of each GPU, data type and kind of rows that has enough
-    groups.
+    """Calibrate 90 % intervals for new problems on measured GPUs.
 
-    A data type or kind with too few groups gets an interval from the analytical model's errors if the wider group's
-    interval does not cover them.
+    There is an interval for all GPUs together, and separate intervals for each GPU, each data type on a GPU, and each
+    granularity of matrix rows of a data type on a GPU, if they have enough groups. With too few groups, a data type or
+    granularity only gets a separate interval (with the analytical model's errors in place of the missing groups) if the
+    interval of the next larger set of rows does not cover enough of its errors.
+
+    Args:
+        data: Dataset with N rows.
+        error: log(measured / predicted) of each row by trees that were trained without the row's group, (N,).
+        groups: Group of each row, (N,).
+        distance: Distance of each row from the training data, (N,).
+
+    Returns:
+        The intervals, keyed by name. The name `*` stands for all GPUs together.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -215,7 +261,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # The kernel does not distinguish kinds of rows.
+            if key in above:  # The kernel does not distinguish granularities of rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -230,7 +276,15 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores on held-out rows (`out_of_fold`: predicted log ratios of latency, (N,))."""
+    """Return the scores of a model on held-out rows, keyed by name.
+
+    Args:
+        data: Dataset with N rows.
+        out_of_fold: Predicted log ratios of latency by trees that were trained without the row's group, (N,).
+        errors: Errors of the predictions, (N,), keyed by quantity.
+        kind: Kind of the held-out groups, such as `problem`.
+        groups: Group of each row, (N,).
+    """
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -252,7 +306,14 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return both models' median latency errors on held-out GPUs or kernels: the trained and the analytical model's."""
+    """Return the median latency errors of the trained and of the analytical model on held-out GPUs or kernels.
+
+    Args:
+        name: `GPU` or `kernel`.
+        unit: Number of the GPU or kernel of each row, (N,).
+        error: log(measured / predicted) by the trained model, (N,), with NaN for rows that were not predicted.
+        analytical: log(measured / predicted) by the analytical model, (N,).
+    """
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -264,7 +325,14 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return both models' median errors on held-out GPUs, after subtracting each problem's mean."""
+    """Return the median errors of the trained and of the analytical model in differences between configs.
+
+    The mean error of a kernel's configs on a problem and GPU is subtracted from their errors.
+
+    Args:
+        data: Dataset with N rows.
+        predicted: Predicted log ratios of latency on held-out GPUs, (N,). Rows with NaN are ignored.
+    """
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -276,7 +344,15 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return both models' efficiency of the top recommendation on held-out GPUs (mean over GPUs)."""
+    """Return the efficiencies of the top recommendations of the trained and of the analytical model on held-out GPUs.
+
+    An efficiency is the best measured latency divided by that of the recommended config. It is averaged over the
+    problems of each GPU, and then over GPUs.
+
+    Args:
+        data: Dataset with N rows.
+        predicted: Predicted log ratios of latency on held-out GPUs, (N,). Rows with NaN are ignored.
+    """
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))
@@ -291,7 +367,15 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether the trained model's error is lower on every held-out unit; False for a single unit."""
+    """Return whether the trained model is more accurate than the analytical model on every held-out GPU or kernel.
+
+    The result is False if fewer than two GPUs or kernels were held out.
+
+    Args:
+        unit: Number of the GPU or kernel of each row, (N,).
+        error: log(measured / predicted) by the trained model, (N,), with NaN for rows that were not predicted.
+        analytical: log(measured / predicted) by the analytical model, (N,).
+    """
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -1,4 +1,4 @@
-"""Train and store a model of each op from the measurements of databases, for `kernrec train`."""
+"""Train and store a model for each op from the measurements in databases. `kernrec train` uses this module."""
 
 import math
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from kernrec.util.optional import require_optional
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A trained and stored model."""
+    """A model that was trained and stored."""
 
     name: str
-    """Name of the op, or `<op>@<gpu>` for a model of one GPU."""
+    """Name of the model: the op, or `<op>@<gpu>` for a model of one GPU."""
     path: Path
     """Path of the model card."""
     rows: int
     """Number of measured configs in the training data."""
     figures: dict[str, float | str]
-    """Scores on held-out groups and the stated intervals, by name."""
+    """The model's scores on held-out groups of rows, and descriptions of its 90 % intervals, keyed by name."""
 
 
 def train_op_models(
@@ -36,20 +36,21 @@ def train_op_models(
     settings: TrainingSettings | None = None,
     progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> tuple[list[StoredModel], list[str]]:
-    """Train a model of each measured op and store it.
+    """Train and store a model for each op that has measurements.
 
     Args:
-        request: Measurements to learn from.
-        folder: Folder for models; None for `models` beside the first database.
+        request: Selection of the measurements to learn from.
+        folder: Folder for the models. The default is the folder `models` beside the first database.
         settings: Settings for growing trees.
-        progress: Called before each op with a sentence, the rows trained on so far, and all rows.
+        progress: Function that is called before each op, with a sentence for the user, the number of rows that the ops
+            so far were trained on, and the number of rows of all ops.
 
     Returns:
-        The models, at least one, and notes for the user.
+        The stored models, at least one, and notes for the user.
 
     Raises:
-        UsageError: There is no measurement, or too few of every op.
-        KernrecError: A library of the extra `train` is missing, or the folder cannot be written.
+        UsageError: There is no measurement, or every op has too few measurements.
+        KernrecError: A library of the extra `train` is not installed, or the folder cannot be written.
     """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request)
@@ -80,7 +81,7 @@ def train_op_models(
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """Return notes on the limitations of a model that was trained on this data."""
+    """Return notes for the user on the limitations of a model that was trained on a dataset."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":
@@ -97,7 +98,10 @@ def _notes(name: str, data: Dataset) -> list[str]:
 
 
 def _stated_intervals(model: Model) -> dict[str, float | str]:
-    """Return the model's intervals on new problems, GPUs and kernels, without intervals of single GPUs."""
+    """Return descriptions of a model's 90 % intervals for new problems, new GPUs and new kernels, keyed by name.
+
+    The intervals for particular GPUs are not included.
+    """
     return {
         f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
             f"a factor of {math.exp(interval.width):.3g}, from {interval.summary}"

@@ -4,13 +4,14 @@
     static_power                power of board and leakage
     core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
 
-`kernrec.training.fit_calibration` fits the multipliers. This module applies them, and stores them in a file beside the
-database (`models/calibration.json`). Without calibration, a multiplier is 1, which keeps the coefficients of data
-sheets and papers.
+`kernrec.training.fit_calibration` fits the multipliers to measurements. This module applies the multipliers, and stores
+them in the file `models/calibration.json` beside the database. A multiplier of 1 means that the part is not calibrated,
+so the coefficients from data sheets and papers apply.
 
-A trained model learns log(measured / analytical), so it only corrects the analytical model that it was trained with.
-Its card keeps a fingerprint of that model: predictions for a few made-up launches. If an update of kernrec changes
-coefficients or formulas, today's fingerprint differs and the trained model must be trained again.
+A trained model learns log(measured / analytical), so it can only correct the version of the analytical model that it
+was trained with. The model card therefore contains a fingerprint of that version: its predictions for a few made-up
+launches. If an update of kernrec changes coefficients or formulas, the fingerprint changes, and the trained model must
+be trained again.
 """
 
 import hashlib
@@ -41,13 +42,13 @@ FORMAT = 1
 MOST = 8.0
 """Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""Multipliers of time and of energy, by field name of `Calibration`."""
+"""Names of the fields of `Calibration` that are multipliers of time, and of those that are multipliers of energy."""
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers of one architecture, with statistics of the measurements that determined them."""
+    """Multipliers for all GPUs of one architecture, with statistics of the measurements used to fit the multipliers."""
 
     arch: str
     """Architecture, such as `sm_89`."""
@@ -57,40 +58,48 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs in the fit of time."""
+    """Number of measured configs to which the multipliers of time were fitted."""
     energy_rows: int = 0
-    """Number of measured configs in the fit of energy."""
+    """Number of measured configs to which the multipliers of energy were fitted."""
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured latency on held-out problems, before and after calibration: the
-    exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
+    """Typical factor between predicted and measured latency on held-out problems: without the calibration, and with it.
+
+    Each of the two numbers is the exponential of a mean over problems. The averaged value of a problem is the median of
+    |log(predicted / measured)|. None if time is not calibrated.
     """
     energy_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured energy on held-out problems, like `time_factor`."""
+    """Typical factor between predicted and measured energy on held-out problems, defined like `time_factor`. None if
+    energy is not calibrated.
+    """
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """Return a hash of the multipliers; equal hashes mean equal predictions."""
+        """Return a hash of the multipliers. Calibrations with equal hashes lead to equal predictions."""
         multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
         return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
     def summary(self) -> str:
-        """Return one line that describes the calibration in the notes of an answer."""
+        """Return one line that describes the calibration, for the notes below a recommendation."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without the provenance."""
+        """Return the hash and all fields except the provenance as values that JSON can represent."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """Return the power model of one of the architecture's GPUs, with the calibrated coefficients."""
+        """Return a copy of a power model with calibrated coefficients.
+
+        Args:
+            power: Uncalibrated power model of a GPU of this architecture.
+        """
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -104,8 +113,14 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Read the calibrations of a folder, by architecture; empty if there is no file. Raises `UsageError` if the file
-    cannot be read, or is not a calibration of this version.
+    """Read the calibration file of a folder.
+
+    Returns:
+        The calibrations, keyed by architecture. The dictionary is empty if the folder has no calibration file.
+
+    Raises:
+        UsageError: The file cannot be read, is not a calibration file, or has a format that this version of kernrec
+            does not support.
     """
     path = folder / FILE
     try:
@@ -147,7 +162,15 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Replace a folder's calibrations atomically, by architecture. Raises `KernrecError` if writing fails."""
+    """Replace the calibration file of a folder atomically, and return the path of the file.
+
+    Args:
+        calibrations: Calibrations, keyed by architecture.
+        folder: Folder of the file. It is created if it does not exist.
+
+    Raises:
+        KernrecError: Writing fails.
+    """
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
@@ -160,20 +183,24 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
 
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""One GPU of each generation that has its own figures."""
+"""GPUs of the fingerprint: one GPU for each generation that has its own coefficients."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
     "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
 )  # fmt: skip
 SAME_MODEL = 0.005
-"""Maximum relative change that counts as rounding, or as too small to matter."""
+"""Maximum relative change of a fingerprint at which the analytical model counts as unchanged."""
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, without calibration."""
-    # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions, with events of a
-    # block and a trip. The last variant also states how many of its waits overlap.
+    """Return the fingerprint of the analytical model: its predictions for five made-up launches, without calibration.
+
+    Returns:
+        For each GPU of `_GPUS`, five latencies in microseconds, then five energies in millijoules.
+    """
+    # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions. `block` and `trip`
+    # contain the events per block and per loop trip. Only the last variant states what fraction of its waits overlaps.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [
@@ -213,7 +240,11 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative change of predictions since a fingerprint; infinity if not comparable."""
+    """Return the largest relative difference between an earlier fingerprint and the current fingerprint.
+
+    Returns:
+        The difference, or infinity if the fingerprints have different lengths or `earlier` contains invalid values.
+    """
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")
@@ -221,7 +252,9 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """Return `prior_fingerprint`, cached until the analytical model, the engine or the GPU catalog changes."""
+    """Return `analytical_fingerprint()`. The result is cached on disk until the source files of the analytical model
+    or of the GPU catalog, or the engine, change.
+    """
 
     def make() -> CacheEntry:
         return {"values": analytical_fingerprint()}, {}

@@ -1,8 +1,9 @@
-"""Demand of a launch on a GPU's pipes, as a linear function of its blocks and loop trips.
+"""Demand of a launch: the clocks and joules that it needs on a GPU, per block and per trip of each loop.
 
-A static profile counts events per block and per trip of each loop. A GPU turns events into clocks of its pipes and into
-joules. Both maps are linear, so they are applied once per kernel and GPU, to the profile's coefficients. A query then
-only multiplies by its numbers of blocks and trips.
+A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Each event needs
+a number of clocks of a GPU's pipes, and an energy. Both are linear in the number of events, so they are computed only
+once per kernel and GPU, from the coefficients of the profile. To predict a launch, the results are only multiplied by
+the launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,72 +23,79 @@ Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
-"""Pipes of an SM whose clocks per block add up, in the order of the demand's first rows."""
+"""Pipes of an SM, in the order of the first rows of `Demand.rates`. The clocks of all blocks on a pipe add up."""
 
-# Lanes per SM and clock of pipes that are equal for all catalogued compute capabilities (CUDA C++ Programming Guide,
-# "Throughput of Native Arithmetic Instructions").
+# Lanes per SM and clock of the pipes that are equal for all compute capabilities in the catalog (CUDA C++ Programming
+# Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# For 64-bit types. If f64 arithmetic is slower, conversions run at its rate in the f64 pipe.
+# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes, they run in the f64 pipe at the rate of this pipe.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Minimum compute capabilities at which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
-(nvdisasm). Both use the pipe of integer additions: F2FP by Nsight Compute's documentation (pipeline ALU), I2FP by
-assumption, because its name and rate are like F2FP's.
+"""Minimum compute capabilities at which ptxas uses the instruction I2FP to convert integers to f32 (`i2f`), and F2FP to
+convert f32 to half precision (`cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. For
+F2FP, Nsight Compute's documentation says so (pipeline ALU). For I2FP, it is an assumption, because its name and rate
+are similar.
 """
 _MERGES_SINCE = 80
-"""Minimum compute capability at which lanes that add one to the same word of shared memory are not serialized. ptxas
-then generates ATOMS.POPC.INC, but ATOMS.ADD for sm_75. One wavefront per instruction is an assumption.
+"""Minimum compute capability at which the lanes of a warp are not serialized if they add 1 to the same word of shared
+memory. From this capability on, ptxas generates ATOMS.POPC.INC. For sm_75, it generates ATOMS.ADD. The model assumes
+that ATOMS.POPC.INC takes one wavefront.
 """
 _FEW_F64_SHARE = 0.8
-"""Fraction of the published rate that the two f64 lanes of an SM reach: a warp instruction takes 20 clocks, not the
-published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
-(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). SMs
-with more lanes are assumed to reach their published rate, because no recording shows otherwise.
+"""Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes. A warp instruction takes 20
+clocks instead of the published 16. On a Quadro RTX 8000, the activity of this pipe peaks at 0.78 to 0.80 in three of
+four recorded kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in
+mixbench-cuda-alt). SMs with more f64 lanes are assumed to reach their published rate, because no recording shows
+otherwise.
 """
 ISSUE_PER_CLK = 4 * 0.95
-"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues in up to 0.96
-of all clocks on an RTX 2080 Ti (recorded counters, `smsp__issue_active` of 3,815 configs).
+"""Warp instructions per clock that the four schedulers of an SM sustain together. The recorded kernel point in polygon
+issues an instruction in up to 96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 configs).
 """
 FLOATS_PER_CLK = 4 * 0.67
 """Warp instructions of f32 arithmetic per clock that an SM sustains. Fetching the three operands of a multiply-add (two
-register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) keeps unrolled arithmetic from issuing every
-clock. The fraction was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), with pipes combined as in `launch_time`.
-It also fits the recorded convolution on an A100.
+register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents unrolled arithmetic from issuing an
+instruction every clock. The factor 0.67 was fitted to the measurements in conv2d_f32_ansor.csv (RTX 3090), with pipes
+combined as in `launch_time`. It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not state this. An f32 addition
-takes 4 clocks if it depends on the previous instruction, and else 2 on the A100 (Abdelkhalik et al., arXiv
-2208.11174, on dependent and independent instructions); on other GPUs a scheduler issues one per clock. The value for
-unrolled arithmetic, which lies in between, is an assumption: all anchors and both recorded convolutions fit values from
-2.5 to 4 better than 1.6; causal attention with few warps does not.
+"""Clocks per instruction of a warp that is alone on its scheduler. It is used if the profile does not contain the
+latency of the warp's instructions (`chain`).
+
+An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2 clocks on an A100
+(Abdelkhalik et al., arXiv 2208.11174), and 1 clock on other GPUs. Unrolled arithmetic lies in between, so this value is
+an assumption. All anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention
+with few warps does not.
 """
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes per clock from L1 to the lanes of an SM, even if lanes read the same address. Recorded matmuls without staging
-in shared memory determine the rate: 2 clocks for a load of 4 bytes per lane, 8 for 16 bytes, on an RTX 2080 Ti, an RTX
-3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
+"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. The rate comes
+from recorded matmuls that do not stage data in shared memory: a warp's load takes 2 clocks for 4 bytes per lane, and 8
+clocks for 16 bytes, on an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per
+thread).
 """
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
-"""Bytes per SM and clock between tensor memory and registers: a word per lane. This is an assumption, because no data
-sheet states it. The tensor cores' own accesses are not the bottleneck (matmuls of 128 columns and more reach their
-peak: "Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+"""Bytes per SM and clock that move between tensor memory and registers: a 4-byte word for each of 128 lanes. This is an
+assumption, because no data sheet contains the rate. The tensor cores' own accesses to tensor memory are not limiting,
+because matmuls of at least 128 columns reach their peak ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
 """
 _MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
 
 _MEMORY = (
     "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
 )  # fmt: skip
-"""Instruction classes whose addresses use the load/store units."""
+"""Classes of instructions whose addresses pass through the load/store units."""
 
 Count = Any
-"""Number, or array of numbers."""
+"""A number or an array of numbers."""
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Metrics of shared memory reads by tensor cores and writes of bulk copies. The power model counts them as wavefronts
-of 128 bytes, because its energy of a tensor operation was fitted with them (`gemm_rates` of the tests' helpers).
+"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to it. The power model
+counts these bytes as wavefronts of 128 bytes, because the energy of a tensor operation was fitted together with these
+wavefronts (`gemm_rates` of the tests' helpers).
 """
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
@@ -95,62 +103,68 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of the metrics that add up to each memory event of the power model."""
+"""Suffixes of the names of the metrics that add up to a memory event of the power model, keyed by event."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
-"""Rows of `Demand.rates`, starting with the clocks of each pipe.
+"""Names of the rows of `Demand.rates`. The first rows are the clocks of each pipe. The row `issue` is the clocks of all
+four schedulers together.
 
-`issue` is the clocks of the issue slots of all four schedulers together, `sectors` the 32-byte sectors requested from
-L2, `barriers` the barriers of the whole block, and `core_j` the core clock domain's joules at nominal voltage.
-
-`port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
-whitepapers since Volta).
-
-`alone` is the clocks that the warps of a block would take one after the other, without waits for memory and barriers:
-the latency of a chain of instructions. Profiles of sampled blocks call it `chain`.
-
-`between` is the clocks of float arithmetic between dependent tensor instructions of warps (`between_groups`: of
-warpgroups), such as the softmax of attention. It uses the results of one tensor instruction and computes the operands
-of the next. A warp executes these one after the other, and the tensor core idles unless another warp of the same
-scheduler uses it. If the W warps of a scheduler are out of phase, no time is lost. If they run in lockstep, as barriers
-and fair scheduling encourage, all of it is lost. The model assumes a loss in between: the time of one warp.
-(FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not count:
-they prepare operands, which the compiler schedules ahead.
-
-`in_turn` is the clocks of the pipes if the stretches of the code run one after another
-(`kernrec.ptx.analysis.barrier_phases`); 0 if the profile has no stretches.
+- `port`: Clocks of shared memory and L1 together. Both are one memory with one port (NVIDIA's architecture whitepapers
+  since Volta).
+- `sectors`: Number of 32-byte sectors that are requested from L2.
+- `barriers`: Number of barriers of the whole block.
+- `core_j`: Energy of core events in joules at nominal voltage.
+- `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
+  attention. This arithmetic uses the results of one tensor instruction and computes the operands of the next, so a
+  warp executes them one after the other. Meanwhile, the tensor core idles unless another warp of the same scheduler
+  uses it. If the warps of a scheduler are out of phase, no time is lost. If the warps run in lockstep, as barriers and
+  fair scheduling encourage, all of this time is lost. The model assumes a loss in between: the time of one warp.
+  (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not
+  count, because the compiler schedules them ahead.
+- `between_groups`: Like `between`, for the tensor instructions of warpgroups.
+- `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
+  one warp, this is the latency of a chain of instructions. It comes from the metric `chain` if the profile contains it.
+- `in_turn`: Clocks of the pipes if the stretches of the code (its consecutive parts, see
+  `kernrec.ptx.analysis.barrier_phases`) run one after another; 0 if the profile has no stretches.
 """
 
 ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
     QUANTITIES.index,
     ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn"),
 )
-"""Row indices of the quantities after the pipes."""
+"""Row indices of some quantities in `Demand.rates`."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand of one launch of C variants on one GPU."""
+    """Demand of C code variants of a kernel on one GPU.
+
+    A quantity of a launch, such as the clocks of a pipe, is the sum of terms: the quantity per block times the number
+    of blocks, and the quantity per trip of each loop times the number of trips.
+    """
 
     terms: tuple[str, ...]
-    """Names of the terms: `block`, then each loop."""
+    """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """Array (`QUANTITIES`, C) for each term: quantities per block (first term) or per trip of a loop."""
+    """For each term, an array (`QUANTITIES`, C) of the quantities per block or per trip of the loop."""
 
     @cached_property
     def grouped(self) -> bool:
-        """Return whether any variant has arithmetic between matmuls of warpgroups."""
+        """Return whether any variant has arithmetic between tensor instructions of warpgroups."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether any variant's profile has stretches."""
+        """Return whether the profile of any variant is split into stretches, which the row `in_turn` needs."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array, (C, terms, quantities), without a last quantity that is always zero."""
+        """Return `rates` as one array, (C, terms, quantities).
+
+        The last quantity, `in_turn`, is omitted if it is zero for all variants.
+        """
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -159,31 +173,43 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return the first variant with the same rates as each variant, (C,): many configs share code."""
+        """Return for each variant the index of the first variant with the same rates, (C,).
+
+        Many configs share code, so many variants are equal.
+        """
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
     @cached_property
     def in_engine(self) -> Any:
-        """Return the demand in the engine's form."""
+        """Return the demand as an object of the C++ engine."""
         return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
-    """Return the demand of static profiles on a GPU.
+    """Return the demand of a kernel's code variants on a GPU, computed from the static profiles of the variants.
 
-    A profile with L1 hits excludes them from its sectors, and has the clocks that L1 needs for requests (the most words
-    in one of its 32 banks) as `l1.wavefronts`. A profile of sampled blocks has more metrics: the clocks of its requests
-    in L1 (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`),
-    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its slowest warps. A turn occupies a
-    slice for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of
-    the anchor textbook_rtx3060_rtx3070ti.csv). Without these metrics, only the bytes between L2 and L1 count, atomic
-    operations are ordinary sectors, and a warp takes `WARP_CPI` clocks per instruction.
+    If a profile models L1 hits, its L2 sectors exclude the hits, and its metric `l1.wavefronts` contains the clocks
+    that L1 needs for requests (the maximum number of words in one of its 32 banks).
+
+    A profile of sampled blocks has more metrics:
+
+    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1.
+    - `global.<buffer>.atomic_turns`: turns that atomic operations take at a sector of L2. A turn occupies an L2 slice
+      for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
+      anchor textbook_rtx3060_rtx3070ti.csv).
+    - `local.l2_sectors`: sectors of local memory that bypass L1.
+    - `chain`: clocks of the block's slowest warps.
+
+    Without these metrics, L1 only needs time for bytes, atomic operations count as ordinary sectors, and a warp takes
+    `WARP_CPI` clocks per instruction.
 
     Args:
+        gpu: GPU of the catalog.
+        power: Power model of the GPU.
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
-        terms: Names of the profiles' terms.
-        coefficients: Events per block and per trip, (C, metrics, terms).
+        terms: Names of the profiles' terms: `block`, then each loop.
+        coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
@@ -220,17 +246,21 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
 
 class _Counts:
-    """Events per block and per trip by metric, arrays (terms, C), with sums over metrics. A missing metric is 0."""
+    """Events per block and per loop trip, (terms, C), keyed by metric. Methods return sums over several metrics.
+
+    A metric that the profiles lack counts as 0.
+    """
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions. Profiles that count machine instructions do not contain them.
+        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code do not contain
+        # them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return warp instructions of each stretch of the code."""
+        """Return the numbers of warp instructions in each stretch of the code."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -245,21 +275,20 @@ class _Counts:
         return sum((self.column[name] for name in names if name in self.column), self.zeros)
 
     def classes(self, *names: str) -> Floats:
-        """Return warp instructions of some classes."""
+        """Return the number of warp instructions of the given classes, (terms, C)."""
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
-        """Return events of accesses to all buffers in global memory, by suffix of the metrics."""
+        """Return the sum of all metrics of global memory whose names have one of the given endings, (terms, C)."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clocks of the pipes over all stretches of the code, if each stretch begins when its predecessor
-    ends.
+    """Return the clocks of all stretches of the code, (terms, C), if each stretch begins when its predecessor ends.
 
-    Each pipe's clocks are split by the instructions that use the pipe; memory's clocks by kind of load or store. The
-    result is 0 for code that copies ahead or multiplies matrices: its stretches are meant to overlap, and no recording
-    shows how much they overlap.
+    The clocks of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The clocks
+    of memory are divided separately for each kind of load or store. The result is 0 for variants that copy data ahead
+    or use tensor cores. Their stretches are meant to overlap, and no recording shows how much they overlap.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -283,7 +312,10 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return a stretch's work for each pipe in arbitrary units, because only its share of all stretches counts."""
+    """Return the work of a stretch for each pipe, (terms, C), keyed by pipe.
+
+    The units are arbitrary, because only the stretch's fraction of the work of all stretches counts.
+    """
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -299,7 +331,7 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
 
 
 def smooth_max(clk: Floats) -> Floats:
-    """Return the smooth maximum over the first axis: two pipes of equal time take 1.09 times the time of one."""
+    """Return the smooth maximum over the first axis. For example, two equal values yield 1.09 times the value."""
     peak = np.maximum(clk.max(axis=0), _LEAST)
     share = clk / peak
     for _ in range(3):
@@ -314,18 +346,31 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clocks of the f32 pipe. Integer multiplications also use half of its 128 lanes; integer additions,
-    comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
+    """Return the clocks of the f32 pipe, (terms, C).
+
+    Integer multiplications also use this pipe, but only half of its 128 lanes. Integer additions, comparisons and logic
+    have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
+
+    Args:
+        lanes: Lanes per clock and SM, keyed by kind of arithmetic.
+        counts: Events of the variants.
+        fma: Clocks of f32 and f16 arithmetic.
     """
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return instructions of the integer pipe, clocks of special functions and clocks of f64, including conversions.
+    """Return the load of the integer pipe, the special-function pipe and the f64 pipe, including conversions.
 
     Args:
+        gpu: GPU of the catalog.
+        counts: Events of the variants.
         functions: Clocks of the special functions without conversions.
+
+    Returns:
+        Number of warp instructions of the integer pipe, clocks of the special-function pipe, and clocks of the f64
+            pipe; (terms, C) each.
     """
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
@@ -340,12 +385,15 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
 
 
 def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """Return the clocks of the tensor cores, and the fraction of the matmuls that warpgroups compute."""
+    """Return the clocks of the tensor cores, and the fraction of tensor operations in warpgroup instructions.
+
+    Both arrays have shape (terms, C).
+    """
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
-        # reach the full rate on every generation. Warpgroup instructions and tensor memory do;
-        # profiles count their operations under `mma`, too.
+        # reach the full rate on every generation, but instructions of warpgroups and of tensor memory do. The profiles'
+        # metric `mma` includes the operations of all three kinds.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
         grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
         by_warps = (counts.total(f"mma.{dtype}") - grouped) / share
@@ -356,19 +404,21 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the sectors of L2, including turns of atomic operations. A turn occupies an L2 slice for a clock, in
-    which the slice could have read sectors.
+    """Return the number of L2 sectors, (terms, C), including sectors that atomic operations displace.
+
+    A turn of an atomic operation occupies an L2 slice for one clock. It counts as the number of sectors that the slice
+    could have read in this clock.
     """
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the clocks of shared memory, of the port that it shares with L1, and of L1."""
+    """Return the clocks of shared memory, of the port that shared memory and L1 have in common, and of L1."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
-    # L1 looks up a line per clock in the banks of shared memory, and returns 64 bytes per clock to the lanes.
+    # L1 needs a clock in the banks of shared memory for each line that it looks up, and returns 64 bytes per clock.
     returned = np.maximum(
         counts.ending("_passes") / figures.shared_wavefronts_per_clk,
         (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
@@ -376,9 +426,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Copies by threads write only the wavefronts that profiles count as stores. Tensor cores read through the
-    # same port. On a B200, it limits matmuls of fewer than 128 columns, at 128 bytes a clock ("Dissecting Nvidia
-    # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
+    # Profiles already count the writes of copies by threads as store wavefronts. Tensor cores read their operands
+    # through the same port. On a B200, this port limits matmuls of fewer than 128 columns to 128 bytes per clock if
+    # both operands are in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)
@@ -386,7 +436,11 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Return the events of the power model from counts by metric: numbers or arrays."""
+    """Return the number of each event of the power model, keyed by event.
+
+    Args:
+        counts: Values of the profile's metrics (numbers or arrays), keyed by metric.
+    """
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [count for metric, count in counts.items() if metric.endswith(endings)]

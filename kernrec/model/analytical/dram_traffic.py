@@ -1,8 +1,8 @@
-"""Traffic between L2 and DRAM of a launch, from the order in which its blocks visit the tiles.
+"""Estimate how many bytes a launch moves between L2 and DRAM, from the order in which its blocks visit the tiles.
 
-Concurrent blocks share what they load. A wave of concurrent blocks loads as many distinct tiles of a tensor as the wave
-covers along the axes that select the tiles. In later waves, a tensor hits in L2 to the extent that the working set fits
-in L2.
+Blocks that run at the same time (a wave) load each tile only once, because they share L2. The number of distinct tiles
+of a tensor that a wave loads follows from how far the wave reaches along the axes that select the tiles. Later waves
+find a tensor in L2 to the extent that the working set of the launch fits in L2.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,14 +18,15 @@ Floats = NDArray[np.float64]
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
-    """Return how far a wave of consecutive blocks reaches along each step of the order, elementwise.
+    """Return how many distinct tile indices a wave of consecutive blocks covers along each step of the tile order.
 
     Args:
-        order: (axis, extent) pairs, fastest-varying first. In a grouped order an axis appears twice.
-        wave: Number of consecutive blocks.
+        order: Steps of the order in which blocks visit tiles, as (axis, extent) pairs, fastest-varying step first. In a
+            grouped order, an axis appears twice.
+        wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
 
     Returns:
-        For each step, the number of distinct tile indices, at most its extent.
+        For each step, the number of distinct tile indices, which is at most the extent of the step.
     """
     covers: list[Array] = []
     for _, extent in order:
@@ -35,7 +36,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
 
 
 class TensorAccess:
-    """Tensors that a launch reads and writes, and the steps of its grid's order that select their tiles."""
+    """Tensors that a launch reads and writes, and which steps of the tile order select the tiles of each tensor."""
 
     def __init__(
         self,
@@ -47,13 +48,15 @@ class TensorAccess:
         """Create the accesses from the declarations of a kernel's spec.
 
         Args:
-            order: Axis of each step, fastest-varying first. In a grouped order an axis appears twice.
-            reads: Axes of the grid that select the tile, by tensor read.
-            writes: Tensors written.
-            scratch: Tensors that only live between launches. Only the part that does not fit in L2 reaches DRAM.
+            order: Axis of each step of the tile order, fastest-varying first. In a grouped order, an axis appears
+                twice.
+            reads: Axes of the grid that select the tile of each tensor that is read, keyed by tensor.
+            writes: Names of the tensors that are written.
+            scratch: Names of temporary tensors, which one launch writes and a later launch reads. Only the part of such
+                a tensor that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """Tensors in the order of their sizes in `dram_bytes`."""
+        """Names of all tensors, in the order in which `dram_bytes` expects the sizes of the tensors."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
@@ -63,7 +66,7 @@ class TensorAccess:
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
         self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
-        """Tensors in the engine's form."""
+        """The same accesses as an object of the C++ engine."""
 
 
 def dram_bytes(
@@ -75,16 +78,18 @@ def dram_bytes(
     l2_bytes: float,
     moved: Floats | None = None,
 ) -> Floats:
-    """Return bytes between L2 and DRAM of N launches, (N,). Inputs are read at least once, outputs are written once.
+    """Return the bytes that each of N launches moves between L2 and DRAM, (N,).
+
+    Inputs are read at least once. Outputs are written once.
 
     Args:
         access: Tensors that the launches read and write.
-        extents: Extent of each step of the order of the grid's tiles; numbers, or arrays (N,).
-        sizes: Bytes of each of `TensorAccess.tensors`; numbers, or arrays (N,).
-        blocks: Thread blocks of each launch, or visited tiles if each block visits several.
-        concurrent_blocks: Blocks that run on the GPU at the same time.
-        l2_bytes: Size of L2.
-        moved: Array for the result.
+        extents: Extent of each step of the tile order, as a number or an array (N,).
+        sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
+        blocks: Number of thread blocks of each launch, (N,), or of visited tiles if a block visits several tiles.
+        concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
+        l2_bytes: Size of L2 in bytes.
+        moved: Array (N,) that receives the result. By default, a new array is allocated.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -105,26 +110,33 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that each block of a launch accesses, from a sample of blocks; arrays (C,)."""
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks.
+
+    Array fields have one value for each of C configs, (C,).
+    """
 
     own_bytes: Array
-    """Distinct bytes that one block accesses."""
+    """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that its predecessor along each axis of the grid did not access."""
+    """For each of the grid's axes x, y and z: fraction of a block's bytes that the preceding block along this axis does
+    not access.
+    """
     size_bytes: Array
     written: bool
-    """Whether the launch writes these bytes; otherwise, it reads them."""
+    """Whether the launch writes these bytes. Otherwise, the launch reads them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Ratio to `own_bytes` of the distinct bytes that 2, 4, 8, ... consecutive blocks access, if the order of the tiles
-    was sampled. 0 or empty if `fresh` is sufficient.
+    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`.
+
+    The tuple is empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
     """
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that consecutive blocks access.
+        """Return the distinct bytes that consecutive blocks access together.
 
         Args:
-            cover: Reach of the blocks along each axis.
+            cover: Number of blocks that the consecutive blocks span along each axis of the grid.
+            blocks: Number of consecutive blocks.
         """
         distinct = self.distinct(cover)
         if not self.in_window:
@@ -134,19 +146,21 @@ class Footprint:
         low = np.minimum(steps.astype(np.int64), len(ratios) - 2)
         row = np.arange(ratios.shape[1])
         below, above = ratios[low, row], ratios[low + 1, row]
-        # Extrapolate the last step beyond the window.
+        # More blocks than were sampled together: extrapolate from the two largest samples.
         ratio = below * (np.maximum(above, 1e-9) / np.maximum(below, 1e-9)) ** (steps - low)
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access, at least those by `fresh`."""
+        """Return the distinct bytes that all blocks of the grid access together: the larger of both estimates, from
+        `fresh` and from `in_window`.
+        """
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a rectangular box of blocks accesses.
+        """Return the distinct bytes that a rectangular box of neighboring blocks accesses, estimated from `fresh`.
 
         Args:
-            extents: Blocks of the box along each axis.
+            extents: Number of blocks in the box along each axis of the grid.
         """
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
@@ -156,16 +170,25 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads again, by the amount of other data that it accesses in between; arrays (C,)."""
+    """Bytes that a block loads more than once, by how much other data the block accesses between the loads.
+
+    Array fields have one value for each of C configs, (C,).
+    """
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after more than 1, 2, 4, ... times `first_bytes` of other data."""
+    """Bytes per block that the block loads again after it accessed more than 1, 2, 4, ... times `first_bytes` of other
+    data.
+    """
     first_bytes: float
     cache_bytes: Array
-    """Part of L1 per block, which may hold more than the block's part of L2."""
+    """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that are loaded again after they left a cache with this part for each block."""
+        """Return the bytes per block that must be loaded again because the cache no longer contains them.
+
+        Args:
+            part_bytes: Each block's share of L2 in bytes. The larger of this share and `cache_bytes` counts.
+        """
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)
@@ -181,20 +204,21 @@ def sampled_dram_bytes(
     l2_bytes: float,
     rereads: Rereads | None = None,
 ) -> Array:
-    """Return the bytes between L2 and DRAM of one launch whose accesses were sampled.
+    """Return the bytes that one launch moves between L2 and DRAM, from a sample of its memory accesses.
 
-    As in `dram_bytes`, blocks of a wave share what they load, and L2 keeps data between waves up to its capacity. The
-    overlap of neighboring tiles (such as the halo of a stencil) was sampled instead of declared.
+    As in `dram_bytes`, blocks of a wave share the data that they load, and L2 keeps data between waves up to its
+    capacity. Unlike there, a kernel's spec does not declare how neighboring tiles overlap (such as the halo of a
+    stencil). The overlap comes from the sample.
 
-    Concurrent blocks share L2. What a block loads again comes from DRAM if, between the two loads, all blocks together
-    access more than L2 holds.
+    Concurrent blocks share L2. If a block loads the same data twice, the second load comes from DRAM if all concurrent
+    blocks together access more than L2 holds between the two loads.
 
     Args:
-        grid: Blocks along each axis.
+        grid: Number of blocks along each axis.
         footprints: Footprints of the tensors that the launch reads or writes.
-        concurrent_blocks: Blocks that run on the GPU at the same time.
-        l2_bytes: Size of L2.
-        rereads: What each block loads again; None for nothing.
+        concurrent_blocks: Number of blocks that run on the GPU at the same time.
+        l2_bytes: Size of L2 in bytes.
+        rereads: Bytes that each block loads more than once, or None if there are none.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]
@@ -213,7 +237,7 @@ def sampled_dram_bytes(
         total = total + once * first + again
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
-        # Blocks that access the same data also load it again only once, and need space for it only once.
+        # Data that several blocks share is also reloaded only once, and occupies space in L2 only once.
         distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
         part = l2_bytes / np.maximum(distinct, 1.0)
         total = total + rereads.beyond(part) * distinct * (blocks / wave)

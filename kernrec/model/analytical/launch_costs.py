@@ -18,19 +18,19 @@ LATENCY_S, POWER_W, ENERGY_J, CLOCK_HZ, STATIC_J, CORE_J, REGIME = range(LIMITED
 
 @dataclass(frozen=True)
 class NominalCosts:
-    """Time and dynamic energy of N launches before any power limit; every field is an array (N,) or a scalar."""
+    """Time and dynamic energy of N launches without a power limit. Every field is an array (N,) or a scalar."""
 
     core_s: Floats | float
-    """Seconds bound by the core clock domain, at the boost clock."""
+    """Core time in seconds at the boost clock. It scales inversely with the core clock."""
     dram_s: Floats | float
-    """Seconds bound by DRAM, which do not depend on the core clock."""
+    """DRAM time in seconds, which does not depend on the core clock."""
     fixed_s: Floats | float
     core_j: Floats | float
-    """Joules of core events at nominal voltage, as from `PowerModel.dynamic`, without the clock tree."""
+    """Energy in joules of core events at nominal voltage, without the clock tree (see `PowerModel.dynamic`)."""
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """Return the fields as rows, (5, N)."""
+        """Return the fields as rows of one array, (5, N), with scalars broadcast."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]
@@ -42,15 +42,16 @@ class NominalCosts:
 
 @dataclass(frozen=True, eq=False)
 class LimitedCosts:
-    """Costs of N launches at the clock that keeps them within the power limit; arrays (N,) or (points, N).
+    """Costs of N launches at the highest clock that keeps each launch within the power limit.
 
-    `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
+    Properties are arrays (N,), or (points, N) for several operating points (pairs of power limit and clock). They
+    satisfy `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
     """
 
     costs: Floats
-    """All costs in the engine's form, (`LIMITED`, N) or (`LIMITED`, points, N)."""
+    """All costs as the C++ engine returns them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
     dram_j: Floats
-    """Joules of DRAM traffic, which are equal at every point, (N,)."""
+    """Energy in joules of DRAM traffic, (N,), which is the same at every operating point."""
 
     @property
     def latency_s(self) -> Floats:
@@ -74,30 +75,30 @@ class LimitedCosts:
 
     @property
     def static_j(self) -> Floats:
-        """Return joules of board, memory standby and leakage."""
+        """Return the energy in joules of the board, memory standby and leakage."""
         return np.asarray(self.costs[STATIC_J])
 
     @property
     def core_j(self) -> Floats:
-        """Return joules of core events and of the clock tree, at the voltage of `clock_hz`."""
+        """Return the energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
         return np.asarray(self.costs[CORE_J])
 
     @property
     def regime(self) -> Floats:
-        """Return the index in `spread.REGIMES` of the launch's bottleneck."""
+        """Return the index in `spread.REGIMES` of the bottleneck of each launch."""
         return np.asarray(self.costs[REGIME])
 
     @property
     def capped(self) -> NDArray[np.bool_]:
-        """Return whether the power limit lowers the clock."""
+        """Return whether the power limit lowers the clock of each launch."""
         return np.asarray(self.costs[REGIME] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
-        """Select one or more operating points."""
+        """Return the costs at one or more operating points, given by index or slice."""
         return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":
-        """Select some of the launches."""
+        """Return the costs of the launches in a slice."""
         if part.start == 0 and part.stop == self.costs.shape[-1]:
             return self
         return LimitedCosts(self.costs[..., part], self.dram_j[part])

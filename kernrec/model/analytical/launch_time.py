@@ -1,24 +1,26 @@
 """Predict the time of a launch on a GPU without measurements: the analytical model of time.
 
-    SM clocks   rounds of concurrent blocks, each taking
-                  - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus the
-                    arithmetic between tensor instructions that other warps do not hide, and
-                  - the part of a block's latency that other blocks do not hide: its instructions in order, barriers,
-                    exposed load latency, stretches of its code that need different pipes, and DRAM's time for its
-                    bytes beyond that latency;
-                plus the tail: the time of the longest block beyond an average block, and its waits for other blocks
-    core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet)
-    DRAM time   bytes between L2 and DRAM over the bandwidth that this access pattern reaches
-    latency     core and DRAM time combined by a smooth maximum, plus launch overhead
+    SM clocks   An SM executes its blocks in rounds of concurrent blocks. The time of a round has two parts:
+                  - the time that the pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus
+                    the arithmetic between tensor instructions that other warps do not hide;
+                  - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
+                    exposed load latency, parts of the code that need different pipes one after the other, and the
+                    time that DRAM needs for the block's bytes beyond the load latency.
+                After the last round comes the tail: the extra time of the longest block over an average block, and
+                its waits for other blocks.
+    core time   smooth maximum of the time of the SMs and of the time of L2 (bandwidth, or atomic operations on one
+                sector)
+    DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
+    latency     smooth maximum of core time and DRAM time, plus launch overhead
 
-Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of them
-on an SM, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, Z its waiting time (machine
-repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also delay each
-other (`round_clk`). A lone block with barriers takes P + Z. If loads are issued ahead (`PREFETCH`), Z is only the
-excess over the arithmetic.
+Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. If K blocks run
+on an SM at the same time, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, and Z is its
+waiting time (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also
+delay each other (`round_clk` in `engine/query`). A block with barriers that is alone on an SM takes P + Z. If the
+kernel issues loads ahead of their use (`PREFETCH`), Z is only the part of the waiting time that exceeds the arithmetic.
 
-`kernrec.model.analytical.power` models power and the clock under a power limit. `engine/query` contains the arithmetic
-of both modules.
+`kernrec.model.analytical.power` models power, and the clock under a power limit. The C++ engine (`engine/query`)
+contains the arithmetic of both modules.
 """
 
 from collections.abc import Sequence
@@ -56,24 +58,35 @@ RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 
 @dataclass(frozen=True, eq=False)
 class LaunchWork:
-    """Work of N launches on one problem."""
+    """Work of N launches of a kernel on one problem: their code variants, and numbers such as blocks and loop trips."""
 
     variants: Array
-    """Columns of the launches in the demand, int64 (N,)."""
+    """Index of each launch's code variant in `Demand.rates`, int64 (N,)."""
     rows: Floats
-    """Figures of the launches by row of `constants`, (rows, N): `BLOCKS` of the grid; `CONCURRENT`, blocks that fit on
-    an SM at the same time; `WARPS` of a block; `PREFETCH`, trips ahead of which loads are issued; `DRAM_BYTES`, and
-    `DRAM_SLOWDOWN`, the factor of the access pattern on their time (1 for streams); `SERIAL_CLK`, clocks of L2 for
-    atomic operations on the busiest sector; `WAIT_ROUNDS`, the waits of an average block for memory, including caches,
-    between which barriers fall; `OVERLAPPED`, the fraction of these waits during which other warps of the block have
-    work, because there is no barrier between (NaN: all except as many as barriers); `LONE_WAITS`, the waits of the
-    longest block for L2 with nothing else to do, excluding its loops; from `LOOPS` on for each loop its trips over all
-    blocks and in the longest block, in the order of the demand's terms.
+    """Figures of the launches, (rows, N). The row indices are constants in `analytical.microarchitecture`.
+
+    - `BLOCKS`: Number of blocks in the grid.
+    - `CONCURRENT`: Number of blocks that fit on an SM at the same time.
+    - `WARPS`: Number of warps of a block.
+    - `PREFETCH`: Number of loop trips by which loads are issued ahead of their use.
+    - `DRAM_BYTES`: Bytes moved between L2 and DRAM.
+    - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic; 1 for streams.
+    - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
+    - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
+    - `OVERLAPPED`: Fraction of these waits during which other warps of the block have work, because no barrier holds
+      them back. NaN means that all waits overlap except as many as there are barriers.
+    - `LONE_WAITS`: Number of waits of the longest block for L2, outside of loops, during which it has nothing else to
+      do.
+    - `LOOPS` and following: Two rows for each loop, in the order of `Demand.terms`: its trips over all blocks, and its
+      trips in the longest block.
     """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Return work for `count` launches, to be filled. Loops that a launch lacks make no trips."""
+        """Return uninitialized variants and zeroed rows for `count` launches, which the caller fills in.
+
+        A launch makes no trips of a loop whose rows stay zero.
+        """
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -93,11 +106,14 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create work from its rows.
+        """Create the work of N launches from separate arrays.
+
+        The other arguments are rows of `LaunchWork.rows`, which describes them.
 
         Args:
-            terms: Number of blocks in the grid, then trips of each loop.
-            depth: The same terms for the longest block only.
+            variants: Index of each launch's code variant, (N,).
+            terms: Number of blocks in the grid, then the trips of each loop over all blocks; (N,) each.
+            depth: Trips of each loop in the longest block, (N,) each.
         """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
@@ -111,57 +127,58 @@ class LaunchWork:
 
 @dataclass(frozen=True, eq=False)
 class LaunchTime:
-    """Time of one launch at the boost clock, without launch overhead, by bottleneck; arrays (C,)."""
+    """Time of C launches at the boost clock, without launch overhead, and how busy each resource is."""
 
     pipe_clk: Floats
-    """Clocks of each pipe for an average block, (P, C)."""
+    """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
     rows: Floats
-    """Other figures, (`TIMES`, C)."""
+    """Other figures, (`TIMES`, C), which the properties of this class return."""
     dram_bytes: Floats
 
     @property
     def core_s(self) -> Floats:
-        """Return the seconds bound by the core clock domain, which scale with the core clock."""
+        """Return the core time in seconds, (C,): the part of the time that scales inversely with the core clock."""
         return np.asarray(self.rows[0])
 
     @property
     def dram_s(self) -> Floats:
-        """Return the seconds bound by DRAM, which do not scale with the core clock."""
+        """Return the DRAM time in seconds, (C,), which does not depend on the core clock."""
         return np.asarray(self.rows[1])
 
     @property
     def core_j(self) -> Floats:
-        """Return the joules of core events at nominal voltage."""
+        """Return the energy in joules of all core events at nominal voltage, (C,)."""
         return np.asarray(self.rows[2])
 
     @property
     def busy_s(self) -> Floats:
-        """Return the seconds that the pipes are busy."""
+        """Return the seconds that the pipes are busy, (C,)."""
         return np.asarray(self.rows[3])
 
     @property
     def latency_s(self) -> Floats:
-        """Return the seconds of latency of all waves of blocks."""
+        """Return the seconds that all waves of blocks spend on latency, (C,)."""
         return np.asarray(self.rows[4])
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds needed for L2 bandwidth, or for atomic operations in L2."""
+        """Return the seconds that L2 needs, (C,), for its traffic or for atomic operations."""
         return np.asarray(self.rows[5])
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the seconds of `core_s` in which a block waits for DRAM or fills one pipe, and too few other blocks
-        use the other pipes.
+        """Return the part of `core_s` in which pipes idle because work runs one part after another, (C,).
+
+        During these seconds, a block waits for DRAM or fills only one pipe, and too few other blocks use the others.
         """
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
-        """Return the resource in `RESOURCES` that takes longest for one candidate."""
+        """Return the bottleneck of the launch with index `row`: the resource in `RESOURCES` that takes longest."""
         return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:
-        """Return the seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""
+        """Return the seconds that the launch with index `row` uses or waits for each resource, keyed by resource."""
         pipes = self.pipe_clk[:, row].tolist()
         _, dram_s, _, busy_s, latency_s, l2_s, *_ = self.rows[:, row].tolist()
         share_s = busy_s / max(*pipes, 1e-30)
@@ -170,7 +187,13 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks that one term of a demand adds to a block that is alone on an SM, without waits for memory."""
+    """Return the clocks that one term of a demand adds to a block that is alone on an SM, without waits for memory.
+
+    Args:
+        rates: Quantities of the term, (`QUANTITIES`, C): one element of `Demand.rates`.
+        warps: Number of warps of a block, (N,).
+        variants: Index of each launch's code variant, (N,).
+    """
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -180,11 +203,12 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Return a GPU in the engine's form.
+    """Return the figures of a GPU that affect the time of a launch, as an object of the C++ engine.
 
     Args:
-        core_time: Calibration factor for times of the core clock domain.
-        dram_time: Calibration factor for times of DRAM.
+        gpu: GPU of the catalog.
+        core_time: Calibration multiplier of core time.
+        dram_time: Calibration multiplier of DRAM time.
     """
     figures = microarchitecture(gpu)
     return query.Device(
@@ -202,16 +226,18 @@ def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches at the boost clock.
+    """Return the time of launches on a GPU at the boost clock, without calibration.
 
     Args:
-        demand: Demand of the kernel's variants on the GPU.
+        gpu: GPU of the catalog.
+        demand: Demand of the kernel's code variants on this GPU.
+        work: Work of the launches.
     """
     return time_of_work(device(gpu), demand, work)
 
 
 def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches on a `device`."""
+    """Return the time of launches on a GPU that `device` converted for the engine."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
     # The demand may contain loops that no launch executes, and launches may have loops that the demand lacks.
@@ -224,10 +250,11 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return the cost of a problem's epilogue on a GPU; None if the problem has none.
+    """Return the additional cost of a problem's epilogue on a GPU.
 
     Returns:
-        Seconds of the core clock domain at the boost clock, joules of the core at nominal voltage, and DRAM bytes.
+        Core time in seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM
+            traffic; or None if the problem has no epilogue.
     """
     work = problem.definition.finishing(problem.sizes)
     if not work:

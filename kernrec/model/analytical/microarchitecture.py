@@ -1,7 +1,7 @@
-"""Microarchitectural figures that the time model needs and data sheets lack.
+"""Microarchitectural figures of GPUs that the analytical model of time needs, but that data sheets do not contain.
 
-Figures of each GPU generation and their sources are in `microarchitecture.toml`. Constants that apply to all GPUs are
-defined in `engine/query`, with their sources.
+`microarchitecture.toml` contains the figures of each GPU generation and their sources. The C++ code in `engine/query`
+defines the constants that apply to all GPUs, with their sources.
 """
 
 from functools import cache
@@ -22,15 +22,15 @@ class Microarchitecture:
     l2_latency_clk: float
     """Load-to-use latency of an L2 hit, in clocks."""
     dram_latency_clk: float
-    """Load-to-use latency of an L2 miss, in clocks at boost."""
+    """Load-to-use latency of an L2 miss, in clocks at the boost clock."""
     dram_efficiency: float
-    """Fraction of the data sheet's bandwidth that a copy reaches."""
+    """Fraction of the data sheet's DRAM bandwidth that a copy kernel reaches."""
     mma_sync_share: float
     """Fraction of the tensor cores' rate that `mma.sync` reaches."""
     lsu_lanes: float
-    """Lanes per SM and clock whose addresses the load/store units accept."""
+    """Number of lanes per SM and clock whose addresses the load/store units accept."""
     shared_wavefronts_per_clk: float
-    """Wavefronts of shared memory per SM and clock."""
+    """Number of shared-memory wavefronts per SM and clock."""
 
 
 @cache
@@ -40,18 +40,23 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """Return a GPU generation's figures. Older GPUs use Turing's; data-center Ampere and Blackwell have their own."""
+    """Return the figures of a GPU's generation.
+
+    GPUs older than Turing use the figures of Turing. The data-center GPUs of Ampere and Blackwell have separate
+    figures.
+    """
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
 
 _HBM_BITS = 1024
-"""Bus width in bits above which the memory is HBM, whose stacks have 1,024 bits each."""
+"""Bus width in bits above which a GPU's memory is assumed to be HBM, whose stacks have 1,024 bits each."""
 
 
 def l2_bytes_per_clk(gpu: GPU) -> float:
     """Return the sustained read bandwidth of L2 with all SMs active, in bytes per clock."""
-    # L2 has a slice per 8 bits of a GDDR bus or 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB).
+    # L2 has one slice for each 8 bits of a GDDR bus, or for each 64 bits of an HBM bus. For example, GA100 has 80
+    # slices of 512 KiB, which is 40 MiB.
     slices = gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
     return slices * microarchitecture(gpu).l2_bytes_per_clk_slice
 
@@ -68,6 +73,8 @@ CAPPED: float = query.CAPPED
 
 BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = range(7)
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
-"""Rows of `launch_time.LaunchWork`, in the order of `WorkRow` in engine/query/launch.h."""
+"""Row indices of `launch_time.LaunchWork.rows`, in the order of `WorkRow` in engine/query/launch.h."""
 TIMES, RESOURCE = 8, 7
-"""Number of rows of `launch_time.LaunchTime.rows`. The last row is the index of the bottleneck in `RESOURCES`."""
+"""Number of rows of `launch_time.LaunchTime.rows`, and the index of its last row, which contains indices of bottlenecks
+in `launch_time.RESOURCES`.
+"""

@@ -1,22 +1,25 @@
-"""Power and energy of a launch: the energy of its events, and the clock that keeps it within the power limit.
+"""Analytical model of power: the energy of a launch's events, and the clock at which the launch meets a power limit.
 
 The power of a running GPU has four parts:
-- board: a constant (host link, controllers, auxiliary rails), a part that grows with the power limit (fans,
-  regulators), links between modules, and the memory's clocks, interface and refresh, which depend on type and number
-  of the memory devices. No part of the board power depends on the core clock;
-- leakage, proportional to the core voltage;
-- core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
-  L2 sector, ...). Both are proportional to the square of the core voltage;
-- DRAM: an energy per byte, by memory type, which does not depend on the core's clock and voltage.
+- board: a constant (host link, controllers, auxiliary rails), a part in proportion to the GPU's TDP (fans, regulators),
+  links between modules, and the memory's clocks, interface and refresh, which depend on the type and number of memory
+  devices. No part of the board power depends on the core clock.
+- leakage, proportional to the core voltage.
+- core: the energy of the clock tree in every cycle, and an energy per event (instruction, shared-memory wavefront, L2
+  sector, ...). Both energies are proportional to the square of the core voltage.
+- DRAM: an energy per byte, which depends on the memory type but not on the core's clock and voltage.
 
-The core voltage is constant up to a knee frequency, or rises slowly (Blackwell, laptops, and boards that only the slot
-feeds; other boards have a higher minimum voltage). Above the knee, it rises faster the higher the clock
-(`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260, use a linear form). A GPU runs at its
-highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a launch would
-exceed the limit. Then the clock is lowered, which stretches core-bound time and leaves DRAM-bound time unchanged. A
-launch that exceeds its limit even at the lowest clock pauses between pulses, as a GPU does under a hardware slowdown,
-until its mean power equals the limit: time grows, and power never exceeds the limit. The coefficients, each with its
-source, are in `power.toml`.
+Up to a knee frequency, the core voltage is constant on most boards. On Blackwell GPUs, laptops, and boards that get all
+their power from the slot, it rises slowly, because their minimum voltage is lower. Above the knee, the voltage rises
+more steeply the higher the clock is (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260,
+use a linear form).
+
+A GPU runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a
+launch would exceed the power limit. In this case, the GPU lowers its clock, which increases core time and does not
+change DRAM time. If a launch exceeds the limit even at the lowest clock, the model inserts pauses until the mean power
+equals the limit, as GPUs do under a hardware slowdown. Power never exceeds the limit.
+
+`power.toml` contains the coefficients and their sources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,19 +44,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """Core voltage by clock: nearly constant below a knee, and increasingly steep above it."""
+    """Core voltage as a function of the clock: nearly constant below a knee, and increasingly steep above the knee."""
 
     knee_hz: float
     steepness: float
-    """Weight of the quadratic part of the distance to the knee."""
+    """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Weight of the linear part. With 1, the voltage at the knee begins to rise in proportion to the clock."""
+    """Coefficient of the linear term above the knee. With 1, the voltage just above the knee is proportional to the
+    clock.
+    """
     rise: float = 0.0
-    """Relative rise of the voltage, linear in the clock, from a clock near zero to the knee."""
+    """Fraction of the knee's voltage by which the voltage rises linearly from clock 0 to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
-        """Return the voltage relative to the knee: with x = clock over knee, `1 + slope * (x - 1) + steepness * (x -
-        1)**2` above the knee and `1 - rise * (1 - x)` below it.
+        """Return the core voltage at a clock, as a fraction of the voltage at the knee.
+
+        With x = clock_hz / knee_hz, this is `1 + slope * (x - 1) + steepness * (x - 1)**2` above the knee, and
+        `1 - rise * (1 - x)` below the knee.
         """
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
@@ -63,25 +70,31 @@ class VoltageCurve:
 
 @dataclass(frozen=True, eq=False)
 class ClockTable:
-    """Table of clocks, with the power at each clock."""
+    """Table of core clocks, with the voltage and the power that do not depend on the launch."""
 
     clock_hz: Floats
     at_clock: Floats
-    """Rows: clock over the boost clock, power of board and leakage (W), power of the clock tree at nominal voltage (W),
-    square of (core voltage over core voltage at the boost clock).
+    """Figures at each clock, (4, clocks). The rows are the ratio of the clock to the boost clock, the power of board
+    and leakage in watts, the power of the clock tree in watts at nominal voltage, and the squared ratio of the core
+    voltage to the core voltage at the boost clock.
     """
 
     @cached_property
     def search(self) -> Floats:
-        """Return the figures of the search in rows: (boost clock / clock) ** `OVERLAP`, power without events (W), and
-        the squared ratio of the core voltage to the voltage at the boost clock.
+        """Return the figures that the search for a clock needs, (3, clocks).
+
+        The rows are (boost clock / clock) ** `OVERLAP`, the power without events in watts, and the squared ratio of the
+        core voltage to the core voltage at the boost clock.
         """
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
-    """Return the `CLOCKS` values that bisection can reach, ascending from the lowest."""
+    """Return `CLOCKS` equidistant values in ascending order, starting with `lowest` and ending below `highest`.
+
+    These are the values that a bisection of the range can reach.
+    """
     values, width = np.array([lowest]), highest - lowest
     while len(values) < CLOCKS:
         width *= 0.5
@@ -92,30 +105,37 @@ def clocks_between(lowest: float, highest: float) -> Floats:
 Places = NDArray[np.int64]
 
 DRAM = "dram.bytes"
-"""Name of the event that a byte moves between L2 and DRAM."""
+"""Name of the event of moving one byte between L2 and DRAM."""
 ISSUE = "issue."
-"""Prefix of the events of warp instructions. The instruction class follows."""
+"""Prefix of the names of warp instruction events. The instruction class follows, as in `issue.alu`."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""Input data of kernels: random numbers, or zeros (any constant), which toggle few bits."""
+"""Kinds of input data of a kernel: random numbers, or zeros. Zeros stand for any constant, because constants toggle few
+bits and so take less energy.
+"""
 _MOST_CACHED = 16
-"""Maximum number of cached settings."""
+"""Maximum number of cached results of `PowerModel.setting`."""
 PARTNER_HEADROOM = 1.35
-"""Highest power limit of partners' GeForce boards, relative to the reference board's, if the catalog has none above the
-TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090 boards
-(450 W).
+"""Ratio of the highest power limit of GeForce boards by NVIDIA's partners to the TDP of the reference board. It applies
+if the catalog contains no limit above the TDP. Examples: 450 W on a recorded RTX 3090 (anchor
+matmul_tf32_limits_rtx3090.csv; the reference board has 350 W), and 600 W on RTX 4090 boards (reference: 450 W).
 """
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
 
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
-"""Words in the titles of desktop and laptop GPUs, whose clock can be set above the data sheet's boost clock."""
+"""Words in the titles of desktop and laptop GPUs. The clocks of these GPUs can be set above the data sheet's boost
+clock.
+"""
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """Power model of one GPU. "Nominal" means at the data sheet's boost clock and its voltage."""
+    """Power model of one GPU.
+
+    "Nominal" means at the data sheet's boost clock, and at the core voltage that this clock needs.
+    """
 
     title: str
     memory: str
@@ -123,16 +143,18 @@ class PowerModel:
     boost_hz: float
     """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock in hertz without a power limit; on GeForce GPUs, it is above the data sheet's boost clock."""
+    """Clock in hertz of a launch that no power limit slows down. On GeForce GPUs, it is above the data sheet's boost
+    clock.
+    """
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
     volts: float
-    """Voltage at the boost clock relative to the knee of the curve."""
+    """Nominal core voltage, as a fraction of the voltage at the knee of `curve`."""
     board_w: float
     """Constant power in watts of the board, its links, and idle memory."""
     links_w: float
-    """Part of `board_w` for links to other modules, which sleep at rest."""
+    """Part of `board_w` that the links to other modules draw. The links sleep while the GPU is idle."""
     leakage_w: float
     """Leakage at nominal voltage in watts."""
     clock_w: float
@@ -140,22 +162,41 @@ class PowerModel:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit of the reference board in watts; boards of GeForce partners accept more."""
+    """Highest power limit in watts. For desktop GeForce GPUs, it includes an allowance for partners' boards
+    (`PARTNER_HEADROOM`).
+    """
     range_assumed: bool
-    """Whether the range of power limits is assumed, so that limits outside the range are accepted, too."""
+    """Whether the range of power limits is an assumption. If so, limits outside the range are accepted, too."""
     energy_j: Mapping[str, float]
-    """Joules by event at nominal voltage. `dram.bytes` does not depend on the voltage."""
+    """Energy in joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on
+    the voltage.
+    """
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the model of a GPU of the catalog for one of `INPUTS`. Raises `UsageError` if there are no
-        coefficients for its compute capability, or the kind of inputs is unknown.
+        """Return the power model of a GPU of the catalog.
+
+        Args:
+            gpu: GPU of the catalog.
+            inputs: Kind of input data that the kernel processes, one of `INPUTS`.
+
+        Raises:
+            UsageError: There are no coefficients for the GPU's compute capability, or the kind of inputs is unknown.
         """
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the model with other coefficients, in the form of `power.toml`."""
+        """Return the power model of a GPU with custom coefficients, such as coefficients under evaluation.
+
+        Args:
+            gpu: GPU of the catalog.
+            coefficients: Coefficients with the structure of `power.toml`.
+            inputs: Kind of input data that the kernel processes, one of `INPUTS`.
+
+        Raises:
+            UsageError: There are no coefficients for the GPU's compute capability, or the kind of inputs is unknown.
+        """
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -168,7 +209,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # A board has as many memory devices as its bus needs, or more if its memory needs more devices.
+        # The bus width determines the number of memory devices, unless the memory size requires more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
@@ -177,7 +218,7 @@ class PowerModel:
             title=gpu.title,
             memory=memory_type,
             boost_hz=boost,
-            # Makers of laptops choose the clock within the data sheet's range.
+            # Laptop manufacturers set the clock within the data sheet's range, so laptops stay at the boost clock.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
             maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
@@ -196,24 +237,28 @@ class PowerModel:
 
     @property
     def static_w(self) -> float:
-        """Return board, memory standby and leakage at nominal voltage (W)."""
+        """Return the static power in watts at nominal voltage: board, memory standby and leakage."""
         return self.board_w + self.leakage_w
 
     @property
     def idle_w(self) -> float:
-        """Return the idle power (W), at minimum voltage with the core clock gated and links asleep."""
+        """Return the idle power in watts, with minimum core voltage, a gated core clock and sleeping links."""
         return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
-        """Return the core voltage at a clock relative to the boost clock."""
+        """Return the core voltage at a clock, as a fraction of the nominal core voltage."""
         return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
-        """Return joules of one event at nominal voltage.
+        """Return the energy in joules of one event at nominal voltage.
 
         Args:
-            event: `issue.<class>` (warp instructions; an unlisted class counts as `issue.other`), `mma.<dtype>`
-                (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B) or `dram.bytes`.
+            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>`
+                (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
+                `dram.bytes`.
+
+        Raises:
+            UsageError: The event is unknown.
         """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
@@ -223,7 +268,14 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return core and DRAM joules of launches at nominal voltage, from the count of each event; arrays (N,)."""
+        """Return the energy of the events of N launches in joules, at nominal voltage.
+
+        Args:
+            events: Number of events of each launch, (N,), keyed by event.
+
+        Returns:
+            Energy of all core events, and energy of DRAM traffic, (N,) each.
+        """
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -232,7 +284,12 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power (W) without a limit, (N,), given event rates (per second) and core clocks."""
+        """Return the power in watts without a power limit, (N,).
+
+        Args:
+            clock_hz: Core clocks, as a number or an array (N,).
+            rates: Number of events per second, (N,), keyed by event.
+        """
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -241,14 +298,14 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Return latency, power and energy of N launches at the highest clock that keeps them within a power limit.
+        """Return the costs of N launches, each at the highest clock that keeps it within a power limit.
 
-        A launch that exceeds the limit even at the lowest clock runs there with pauses.
+        A launch that exceeds the limit even at the lowest clock runs at the lowest clock with pauses.
 
         Args:
-            nominal: Launches before any power limit.
-            limit_w: Power limit, or one for each launch (N,); the TDP by default.
-            clock_hz: Highest clock; `running_hz` by default.
+            nominal: Costs of the launches without a power limit.
+            limit_w: Power limit in watts, or one limit for each launch, (N,). The default is the TDP.
+            clock_hz: Highest allowed clock in hertz. The default is `running_hz`.
 
         Raises:
             UsageError: The GPU does not accept this power limit or clock.
@@ -261,14 +318,14 @@ class PowerModel:
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Apply P pairs of power limit and clock to launches, each like `apply_power_limit`.
+        """Return the costs of N launches at P operating points.
 
         Args:
-            launches: Fields of N nominal costs as rows, (5, N).
-            points: P power limits and clocks. None means the default of `apply_power_limit`.
+            launches: Costs of the launches without a power limit, as `NominalCosts.columns` returns them, (5, N).
+            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
 
         Returns:
-            Arrays (P, N).
+            Costs with arrays (P, N).
         """
         costs = np.empty((LIMITED, len(points), launches.shape[1]))
         self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
@@ -277,11 +334,22 @@ class PowerModel:
     def limit_some(
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
-        """Fill in the costs of `limit_launches`, (`LIMITED`, P, N), for some of the launches."""
+        """Compute the costs of some of N launches at P operating points.
+
+        Args:
+            launches: Costs of the launches without a power limit, (5, N).
+            places: Indices of the launches to compute.
+            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
+            costs: Array (`LIMITED`, P, N) that receives the costs.
+        """
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P power limits and clocks in the engine's form, cached. None: see `apply_power_limit`."""
+        """Return P operating points as an object of the C++ engine, from a cache if possible.
+
+        Args:
+            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
+        """
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -293,7 +361,11 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points in the engine's form. Each point is a power limit (or one per launch) and a clock."""
+        """Return operating points as an object of the C++ engine.
+
+        Args:
+            points: Pairs of power limit in watts (or one limit for each launch) and highest clock in hertz.
+        """
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -310,14 +382,15 @@ class PowerModel:
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
-        """Return joules of each launch by part. The parts add up to `energy_j`.
+        """Split the energy of N launches into parts, which add up to `limited.energy_j`.
 
         Args:
-            events: Count of each event.
-            limited: Launches at the clock under the power limit.
+            events: Number of events of each launch, (N,), keyed by event.
+            limited: Costs of the same launches under the power limit.
 
         Returns:
-            Joules of `static`, `clock`, and of each event by its first word; arrays (N,).
+            Energy in joules, (N,), keyed by part: `static`, `clock` (the clock tree), and one part for each group of
+                events. The group is the first word of the event's name, such as `issue` or `dram`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
@@ -351,13 +424,16 @@ class PowerModel:
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
-    """Return joules by event at nominal voltage.
+    """Return the energy in joules of each event at nominal voltage, keyed by event.
 
     Args:
-        volts: Nominal voltage relative to the knee of the voltage curve.
+        gpu: GPU of the catalog.
+        coefficients: Coefficients with the structure of `power.toml`.
+        volts: Nominal core voltage, as a fraction of the voltage at the knee of the voltage curve.
+        zeros: Whether the kernel's input data are constant, which takes less energy.
     """
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
-    # A tensor core at half rate holds its operands for twice the clocks of an operation.
+    # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
     full_rate = chip.get("full_rate", 0)
     slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
     units = {

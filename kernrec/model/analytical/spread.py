@@ -1,13 +1,14 @@
-"""Estimate of one quantity, and the error of the analytical model's costs that its interval covers.
+"""Estimates with 90 % intervals, and the errors of the analytical model that determine the widths of the intervals.
 
-The error has a common part per kernel and GPU, and an individual part per config. The common part comes from the GPU's
-clock and memory, the compiler and the model's errors for a kernel. It changes all configs of the kernel on a problem by
-about one factor. The individual part is the rest. So there are two 90 % intervals. The interval of a time covers both
-parts. The interval of the ratio of two configs of a kernel on a problem covers only their individual parts.
+The error of a predicted cost has a common part and an individual part. The common part comes from the GPU's clock and
+memory, the compiler, and the model's errors for a kernel. It changes the costs of all configs of a kernel on a problem
+by about the same factor. The individual part is the rest, and differs between configs. So there are two kinds of 90 %
+intervals. The interval of a time covers both parts of the error. The interval of the ratio of two times covers only
+the individual parts, if both configs belong to the same kernel, problem and GPU.
 
-`tools/evidence intervals` prints the widths for times and energies, from recorded times of other people's kernels. Few
-kernels were recorded with their energy, which is power times time. Its error is assumed to be the sum of the effect of
-a wrong time, from recorded times, and of the error of power at a recorded time.
+`tools/evidence intervals` computes the widths for times and energies, from published recordings of other people's
+kernels. Energy was recorded for few kernels only. Energy is power times time, so its error is assumed to combine the
+error of time, from recordings of time, with the error of power for a known time.
 """
 
 import math
@@ -24,55 +25,68 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 INTERVAL = 2.0
-"""Half-width of the default 90 % interval as a factor: the spread against the anchors (`tools/evidence library`)."""
+"""Half-width of the default 90 % interval, as a factor: the interval is value / 2 to value * 2. The factor was
+determined by comparing predictions with the anchors, which are published measurements (`tools/evidence library`).
+"""
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """90 % intervals of a regime, as factors to either side."""
+    """Half-widths of 90 % intervals, as factors, for launches with one kind of bottleneck.
+
+    A factor f means an interval from value / f to value * f.
+    """
 
     time: float
-    """Interval of a time, with the common error of a kernel on a GPU and the config's individual error."""
+    """Half-width for a latency. It covers the common error of the kernel on the GPU and the config's own error."""
     ratio: float
-    """Interval of the latency ratio of two configs of one kernel, problem and GPU, with both configs' own errors."""
+    """Half-width for the ratio of the latencies of two configs with the same kernel, problem and GPU. It covers the
+    individual errors of both configs.
+    """
     energy: float
-    """Interval of an energy, like `time`."""
+    """Half-width for an energy, with the same parts of the error as `time`."""
     energy_ratio: float
-    """Interval of the energy ratio of two configs, like `ratio`."""
+    """Half-width for the ratio of the energies of two configs, with the same parts of the error as `ratio`."""
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of a config's own error. The widths of two configs add in quadrature."""
+        """Return the logarithmic half-width of the individual error of one config's latency.
+
+        `ratio` covers two such errors, which add in quadrature.
+        """
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width of the individual part of an energy."""
+        """Return the logarithmic half-width of the individual error of one config's energy."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
 _OF_ALL = Spread(1.50, 1.39, 1.43, 1.44)
 SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
-"""Intervals for each of `REGIMES`. Regimes with fewer than nine recorded kernels share the widths of all. The data are
-17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot, expdist, eight textbook
-kernels, Triton's matmul in three kinds of arithmetic), at the clock that a GPU is assumed to hold if none is stated, so
-the error includes that of the clock. `docs/accuracy/prior.md` has their coverage on held-out kernels and GPUs.
+"""Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
+computed from the kernels of all regimes.
 
-Energies use the same times, and the power of 12 loads on 14 GPUs by coefficients that have not seen the GPU. Their
-ratios are of pairs of loads, which differ more than configs of a kernel do.
+The recordings are of 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
+expdist, eight textbook kernels, Triton's matmul in three kinds of arithmetic). If a recording does not state the clock,
+a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/prior.md` reports the coverage of
+the intervals on held-out kernels and GPUs.
+
+The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
+without the GPU. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Widths:
-    """90 % intervals of a quantity by index in `REGIMES`, (4,)."""
+    """Half-widths of the 90 % intervals of one quantity (latency or energy), for each of `REGIMES`, (4,)."""
 
     factors: Array
-    """Factors to either side."""
+    """Half-widths for the whole error, as factors."""
     own: Array
-    """Logarithmic half-widths of the configs' individual parts."""
+    """Logarithmic half-widths for a config's individual error."""
 
 
 OF_TIME = Widths(
@@ -88,11 +102,12 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
     """Return the index in `REGIMES` of the bottleneck of each of N launches.
 
     Args:
-        nominal: Costs before any power limit, (N,).
-        capped: Whether the power limit lowers the clock, (N,), or (points, N) at several operating points.
+        nominal: Costs of the launches without a power limit, (N,).
+        capped: Whether the power limit lowers the clock of each launch, (N,), or (points, N) for several operating
+            points.
 
     Returns:
-        Array in the shape of `capped`.
+        Indices, in the shape of `capped`.
     """
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
@@ -100,7 +115,7 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
 
 
 class Source(StrEnum):
-    """Source of a number, least certain first."""
+    """Source of an estimate, in ascending order of certainty."""
 
     PREDICTED = "predicted"
     TRANSFERRED = "transferred"
@@ -109,24 +124,28 @@ class Source(StrEnum):
 
 
 SOURCES = tuple(Source)
-"""Sources in order; arrays of sources contain indices into this tuple."""
+"""All sources, in ascending order of certainty. Arrays of sources contain indices into this tuple."""
 
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """One quantity in SI units with its 90 % interval; used as a number, the estimate equals `value`."""
+    """Estimate of one quantity in SI units, with a 90 % interval from `low` to `high`.
+
+    An estimate is also a float, whose value is `value`.
+    """
 
     value: float
     low: float
     high: float
     source: str
-    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
+    """Source of the estimate: a `Source`, or for a baseline `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
-    the kernel share on this problem and GPU. None if the two parts are not known separately."""
+    """Logarithmic half-width of the 90 % interval of the config's individual error, which excludes the error that all
+    configs of the kernel share on this problem and GPU. None if the two errors are not known separately.
+    """
 
     __hash__ = float.__hash__
-    __ne__ = object.__ne__  # Without it, float's `__ne__` would contradict this class's `__eq__`.
+    __ne__ = object.__ne__  # Without this line, the inherited `float.__ne__` would contradict this class's `__eq__`.
     if not TYPE_CHECKING:
         __init__ = object.__init__  # `__new__` already sets the fields, in one call.
 
@@ -139,24 +158,31 @@ class Estimate(float):
             return self.value, self.low, self.high, self.source, self.own
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the estimate multiplied by a factor."""
+        """Return a copy with the value and the interval multiplied by a factor."""
         return replace(self, value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
     @property
     def transferred(self) -> bool:
-        """Return whether the estimate comes from other GPUs."""
+        """Return whether the estimate comes from a model of other GPUs."""
         return self.source == Source.TRANSFERRED
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
+        """Return the interval for comparing this config with other configs of the same kernel on the same problem.
+
+        It covers only the config's individual error. If this error is not known separately, it is the whole interval.
+        """
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
+        """Return the value and its intervals for JSON.
+
+        The keys contain the quantity and the unit, such as `latency_s`, `latency_interval_s` and
+        `latency_own_interval_s`. The last key is missing if the individual error is unknown.
+        """
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

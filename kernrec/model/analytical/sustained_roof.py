@@ -1,8 +1,8 @@
-"""Lower bound on the time of a problem on a GPU at a power limit and clock, for any kernel.
+"""Lower bound on the time that any kernel needs for a problem, on a GPU with a power limit and a clock.
 
-An ideal launch performs only the problem's operations, at the peak rate. It computes no index, reads nothing twice,
-and reads nothing that fits L2. Its operations and bytes take the energy of `power.toml`, so a power limit lowers its
-clock like any kernel's.
+The bound is the time of an ideal launch. An ideal launch performs only the problem's operations, at the peak rate. It
+computes no indices, moves each byte only once, and causes no DRAM traffic for the bytes that fit in L2. Its operations
+and bytes take the energies in `power.toml`, so a power limit lowers its clock as it does for real kernels.
 """
 
 from math import inf
@@ -15,14 +15,16 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types whose significands take more energy to multiply than bf16 significands."""
+"""Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose operations no algorithm avoids. Winograd's and Fourier's algorithms avoid operations of convolutions."""
+"""Ops for which no algorithm needs fewer operations. Convolutions are not listed, because Winograd's algorithm and
+Fourier transforms need fewer operations.
+"""
 
 
 @dataclass(frozen=True)
 class IdealLaunch:
-    """Figures of a GPU, an op and a data type that determine an ideal launch's time and energy."""
+    """Figures that determine the time and energy of an ideal launch of an op in a data type on a GPU."""
 
     peak_flops: float
     flop_j: float
@@ -31,14 +33,16 @@ class IdealLaunch:
     byte_j: float
 
     def costs(self, problem: Problem) -> list[float]:
-        """Return time and energy before any power limit: the fields of `NominalCosts`."""
+        """Return the time and energy of an ideal launch without a power limit, as the fields of `NominalCosts`."""
         flops, moved = problem.flops, max(problem.bytes - self.l2_bytes, 0)
         return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return an ideal launch's figures on a GPU. Only bytes bound the time if algorithms can avoid operations, or if
-    the GPU has no arithmetic in the data type.
+    """Return the figures of an ideal launch on a GPU.
+
+    If some algorithm needs fewer operations than the op's definition, or if the GPU has no arithmetic in the data type,
+    operations take no time and no energy. Then only the bytes bound the time.
     """
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
@@ -47,11 +51,14 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
-    """Return the rate (operations per second at the boost clock) and energy (joules at nominal voltage) of the fastest
-    arithmetic in a data type; (0, 0) if the GPU has none.
+    """Return the rate and energy of the fastest arithmetic that a GPU has for a data type.
 
-    At its peak, a tensor core takes the same power in every data type except for f16 and tf32, whose significands are
-    wider.
+    At its peak rate, a tensor core is assumed to draw the same power in every data type, except for more power in f16
+    and tf32, whose significands are wider.
+
+    Returns:
+        Operations per second at the boost clock, and joules per operation at nominal voltage. The rate is 0 if the GPU
+            has no arithmetic in this data type.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):

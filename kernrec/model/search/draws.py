@@ -1,8 +1,8 @@
-"""Random numbers for expected regrets (losses), equal for all problems with the same number of candidates for best.
+"""Random numbers for estimating expected regrets: how much worse a recommendation may be than the best config.
 
-A command computes the regrets of problems in turn, each with a generator of the same seed. So the numbers are drawn
-once. Numbers for problems without measurements come from a cached file, because importing NumPy's generators takes
-longer.
+The random numbers depend only on the seed, the degrees of freedom and the number of contenders (configs that may be the
+best). So numbers are drawn only once, and reused for problems that agree in all three. Numbers for the seed (0, 0) come
+from a cached file, because importing NumPy's random generators takes longer than reading the file.
 """
 
 from functools import lru_cache
@@ -14,22 +14,23 @@ from kernrec.util.cache import CacheEntry, cached
 Array = np.ndarray
 
 _MOST_CACHED = 64
-"""Maximum number of contenders whose random numbers are cached: 0.3 MB in a file."""
+"""Maximum number of contenders for which a file of random numbers (0.3 MB) is cached."""
 
 
 @lru_cache(maxsize=8)
 def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Return read-only draws of two Student's t distributions.
+    """Return draws from two Student's t distributions, as read-only arrays.
 
     Args:
         seed: Seed of the generator.
         rows: Number of draws.
         columns: Numbers per draw.
-        shared: Degrees of freedom of the first distribution, whose draws have one scale for all columns.
+        shared: Degrees of freedom of the first distribution. It is multivariate: all numbers of a draw share one random
+            scale.
         own: Degrees of freedom of the second distribution, whose numbers are independent.
 
     Returns:
-        Draws of the first and of the second distribution, (rows, columns) each.
+        Draws from the first and from the second distribution, (rows, columns) each.
     """
 
     def draw() -> CacheEntry:

@@ -1,15 +1,17 @@
-"""Search for the lowest energy: expected improvement of the cost, with energy measured only if it may matter.
+"""Search for the config of lowest cost by expected improvement, and measure energy only where it may change the result.
 
-An energy measurement takes much longer than a latency measurement, but power varies little and smoothly. So latency is
-measured for every config that the guide selects, and a model of power, learned during the search, gives its energy an
-interval. Energy is measured only if the lower end of that interval is below the best cost so far. Otherwise, the guide
-uses the expected value.
+An energy measurement takes much longer than a latency measurement, but power varies little and smoothly. So the search
+measures the latency of every config that it selects, and predicts the energy with a model of power, which it learns
+from the energies measured so far. The prediction is an interval. The search measures a config's energy only if the
+lower end of the interval would make the config better than the best config so far. Otherwise, it uses the expected
+energy.
 
-Power depends mostly on speed (the same work in less time), and a little on the config. So a Gaussian process over log
-power uses the measured latency besides the config's point. A process fitted to few values often misjudges its own
-uncertainty. Each measured value is therefore predicted from all others (leave-one-out, in closed form: Rasmussen and
-Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), and intervals are wide enough to contain
-`LEVEL` of these errors (conformal prediction; Vovk et al., "Algorithmic learning in a random world", 2005).
+Power depends mostly on speed (the same work in less time), and a little on the config. So the model of power is a
+Gaussian process over the logarithm of power, whose inputs are the config and its measured latency. A Gaussian process
+fitted to few values often misjudges its own uncertainty. To correct this, each measured value is predicted from all
+other values (leave-one-out, in closed form: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+section 5.4.2). The intervals are made wide enough to contain the fraction `LEVEL` of the errors of these predictions
+(conformal prediction; Vovk et al., "Algorithmic learning in a random world", 2005).
 """
 
 import math
@@ -24,42 +26,48 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 FIRST_ENERGY = 10
-"""Number of energy measurements, of the fastest configs, before there is a model of power."""
+"""Number of energy measurements in the first round, which takes the fastest configs. No model of power exists yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements of a later round: a number, or a fraction of the measurements so far. The model
-improves after each round.
+"""Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and `_ROUND_SHARE` of the energy
+measurements so far. Rounds are small, because the model of power improves after each round.
 """
 _RISK_FACTOR = 1.5
-"""Half-widths of an interval by which a config may be better than expected. One is too little: the model often
-misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence search`).
+"""Number of half-widths of its interval by which a config's cost may be lower than expected. A value of 1 is too small:
+the model often misjudges the config of lowest energy more than others (hotspot and expdist in `tools/evidence search`).
 """
 
 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
 _PRIOR_WEIGHT = 10.0
-"""Weight, in measurements, of the prior assumption that errors are Gaussian with the process's deviation."""
+"""Weight of the prior assumption that errors are normally distributed with the Gaussian process's standard deviation,
+as a number of measurements.
+"""
 _LATENCY_WEIGHT = 2.0
-"""Weight of the coordinate for latency. Two random configs differ as much in latency as in all other coordinates."""
+"""Factor of the coordinate for latency. It was chosen so that two random configs differ as much in latency as in all
+other coordinates together.
+"""
 
 
 class PowerModel:
-    """Model of the log power of configs, given their points and the logarithms of their latencies (N,)."""
+    """Model that predicts the logarithm of a config's power from the config and its latency."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Learn from two or more measurements.
+        """Train the model on N measured configs, at least two.
 
         Args:
-            log_w: Log power of the configs, (N,).
+            points: Points of the configs in the search space, N.
+            log_s: Logarithms of the measured latencies, (N,).
+            log_w: Logarithms of the measured powers, (N,).
         """
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
         self.deviations = _conformal(np.abs(error) / deviation)
-        """Half-width of an interval in standard deviations."""
+        """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return expected log power and the half-width of the interval of a measurement, arrays (C,)."""
+        """Return the expected log power of C configs, and the half-widths of the intervals around it, (C,) each."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -68,10 +76,15 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the `LEVEL` quantile of the scores, mixed with the scores of a Gaussian prior."""
+    """Return the half-width of an interval, in standard deviations, that contains the fraction `LEVEL` of errors.
+
+    Args:
+        scores: Absolute leave-one-out errors, in standard deviations, (N,). They are mixed with the errors that the
+            prior assumption expects.
+    """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # Mix the half-normal prior and the scores: compute the fraction of the mixture below each score.
+    # Absolute errors have a half-normal prior distribution. Compute the fraction of the mixture below each score.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -79,23 +92,25 @@ def _conformal(scores: Array) -> float:
 
 
 class EnergyGuide(ObjectiveSearch):
-    """Search of one space by expected improvement of the objective."""
+    """Search of one space by expected improvement of an objective, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
 
         Args:
-            search: Search of the space.
-            weights: Weights as for `ObjectiveSearch`; each round of a front draws new weights.
+            search: Search by expected improvement of the same space, which selects the configs.
+            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
+                front, and each round draws new random weights.
+            seed: Seed of the random weights.
         """
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
         self._model: PowerModel | None = None
-        self._learned = 0  # This is the number of energies in the model.
+        self._learned = 0  # Number of energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next; empty if the whole space is measured."""
+        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -108,11 +123,15 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """Return the measured configs whose energy must be measured, lowest expected cost first."""
+        """Return the configs with measured latency whose energy to measure next, lowest expected cost first.
+
+        In the first round, the fastest configs come first.
+        """
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
-        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # Energy cannot be measured here.
+        # If the whole first round returned no energies, this machine cannot measure energy.
+        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:
             return []
         if len(self.energy_j) < 2:
             chosen = sorted(left, key=self.log_latency)[:FIRST_ENERGY]
@@ -125,7 +144,10 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must beat, (C,): the best cost, or that of faster configs on a front."""
+        """Return the log cost that each config must undercut to be useful, (C,).
+
+        This is the lowest measured cost. For a front, only the energies of configs that are at least as fast count.
+        """
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:
@@ -140,7 +162,10 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return log costs (C,) of configs with measured latency, and half-widths of their intervals (C,)."""
+        """Return the log costs of configs with measured latency, and the half-widths of their intervals, (C,) each.
+
+        The energy is predicted if it was not measured. The half-width is 0 if it was measured or does not count.
+        """
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))
@@ -155,7 +180,7 @@ class EnergyGuide(ObjectiveSearch):
         return mean, half
 
     def _power(self) -> PowerModel | None:
-        """Return the model of power; None before there are two energies."""
+        """Return the model of power, trained on all measured energies, or None if there are fewer than two."""
         if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])

@@ -1,18 +1,20 @@
 """Choose the next config to measure, given all measurements: Bayesian optimization with expected improvement.
 
-    first batch    for each value of each tunable, the config predicted to be the fastest with this value; random
-                   configs if there are no predictions
-    later batches  a Gaussian process models log(measured / predicted); the configs of greatest expected improvement
-                   come next (Jones et al., "Efficient global optimization", 1998). The configs of one batch are chosen
-                   one by one, each as if earlier configs had given the expected result ("kriging believer",
-                   Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010)
+    first batch    For each value of each tunable, the config with this value that is predicted to be the fastest. If
+                   there are no predictions, random configs.
+    later batches  A Gaussian process models log(measured / predicted). The configs of greatest expected improvement
+                   are measured next (Jones et al., "Efficient global optimization", 1998). The configs of a batch are
+                   chosen one after the other, each under the assumption that the configs chosen before it give the
+                   expected results ("kriging believer", Ginsbourger et al., "Kriging is well-suited to parallelize
+                   optimization", 2010).
 
-The search may end after any number of measurements.
+The caller may end the search after any number of measurements.
 
-In a space too large to score completely, the candidates are offspring of the fastest configs, crossed and mutated as in
-the genetic search of arXiv 2411.18873. The Gaussian process decides which offspring are measured.
+If a space is too large to score all its configs, the search only considers offspring of the fastest configs. They are
+bred by crossover and mutation, as in the genetic search of arXiv 2411.18873. The Gaussian process decides which
+offspring to measure.
 
-Everything is seeded: the same measurements in the same order give the same next configs.
+All random choices are seeded: the same measurements in the same order lead to the same next configs.
 """
 
 import math
@@ -26,61 +28,76 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Number of measurements before the first Gaussian process, with and without predictions. On the recorded spaces, 10
-random configs led to better results than 15, and than one config for each value of each tunable (`tools/evidence
-search`).
+"""Number of measurements before the first Gaussian process is fitted, with predictions and without them. Without
+predictions, 10 random configs led to better results on the recorded spaces than 15 random configs, or than one config
+for each value of each tunable (`tools/evidence search`).
 """
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Number of configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of measured ones. Smaller batches did not
-find the best config sooner on the recorded spaces (`tools/evidence search`), and larger batches can be compiled ahead.
+"""Number of configs in a batch, after which the Gaussian process is fitted again: the larger of `_BATCH` and
+`_BATCH_SHARE` of the measured configs. Smaller batches did not find the best config sooner on the recorded spaces
+(`tools/evidence search`), and larger batches can be compiled ahead.
 """
 _FITTED = 256
-"""Maximum number of measurements in a fit: the fastest half, and a random sample of the others."""
+"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of the sample are the
+fastest configs, and the other half is drawn at random.
+"""
 SCORED = 20_000
-"""Maximum number of configs scored for a batch. In a larger space, offspring of the fastest configs are scored."""
+"""Maximum number of configs that are scored for a batch. If more are left, only offspring of the fastest configs are
+scored.
+"""
 _PROMISING = 512
-"""Number of configs of greatest expected improvement among which a batch is chosen jointly."""
+"""Number of configs of greatest expected improvement from which a batch is chosen."""
 PARENTS = 30
-"""Number of fastest configs that breed offspring."""
+"""Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
-"""Growth factor of the number of measurements after which hyperparameters are learned again."""
+"""Hyperparameters are learned again when the number of measurements has grown by this factor."""
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs. It stores no measurements; pass all to `order`. Raises `KernrecError` if
-    SciPy is not installed.
+    """Search of one space of C configs for the fastest config.
+
+    The search does not store measurements. The caller passes all measurements to each call of `order`.
+
+    Raises:
+        KernrecError: SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
         """Prepare a space.
 
         Args:
-            tunables: Values of the configs, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latency, (C,), NaN for a config without prediction; None without any predictions.
+            tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
+            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
+                if no config has a prediction.
             seed: Seed of all random choices.
         """
-        # Import SciPy here, too, so that a missing library raises an error before any measurement.
+        # Import SciPy already here, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # Store the hyperparameters, with the rows and values that they were learned from.
+        # Indices of configs, log(measured / predicted) of these configs, and the hyperparameters learned from both.
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return how many configs to measure before calling `order` again."""
+        """Return how many configs to measure before calling `order` again.
+
+        Args:
+            measured: Number of configs that have been measured or failed.
+        """
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
-        """Return all configs that were not tried, the most promising first.
+        """Return the indices of all configs that were not tried yet, the most promising first.
 
-        The first `batch(M)` of them are chosen jointly. The others follow by their own expected improvement.
+        The first `batch(M)` configs are chosen jointly, so that their measurements complement each other. The other
+        scored configs follow in descending order of expected improvement, and then all configs that were not scored.
 
         Args:
             tried: Indices of the M configs that were tried.
-            latency_s: Their measured latencies, (M,); NaN for a config that failed.
+            latency_s: Measured latency of each tried config in seconds, (M,). NaN for a config that failed.
         """
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
@@ -103,7 +120,15 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters, learned from the first measurements up to the last growth by `_LEARNED_EVERY`."""
+        """Return hyperparameters that were learned from the first measurements.
+
+        The number of these measurements only grows in steps by the factor `_LEARNED_EVERY`, so that most calls return
+        stored hyperparameters.
+
+        Args:
+            rows: Indices of the measured configs.
+            residual: log(measured / predicted) of these configs.
+        """
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -114,10 +139,17 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return indices in `scored`, the most promising first; `best` is the lowest measured log latency."""
+        """Return positions in `scored`, the most promising config first.
+
+        Args:
+            process: Gaussian process fitted to the measurements.
+            scored: Indices of the configs to order.
+            best: Lowest measured log latency.
+            batch: Number of configs to choose jointly.
+        """
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
-        # Sort configs without any expected improvement by expected time.
+        # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
         covariance = process.covariance(self.space.points[scored[promising]])
@@ -129,7 +161,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Treat this config as measured with the expected result: the mean stays, the variance shrinks.
+            # Assume that measuring this config gives the expected result. This only reduces variances.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))
@@ -149,7 +181,13 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return the expected improvement of a log time over the best so far; arrays (C,)."""
+    """Return by how much each config's log time is expected to fall below the best log time so far, (C,).
+
+    Args:
+        expected: Expected log time of each config, (C,).
+        spread: Standard deviation of each expected log time, (C,).
+        best: Lowest measured log time.
+    """
     from scipy.special import ndtr
 
     z = (best - expected) / spread
@@ -158,10 +196,11 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 
 
 class ObjectiveSearch(ABC):
-    """Search of one space for an objective.
+    """Search of one space for the config with the best latency, energy, or combination of both.
 
-    The caller first reports earlier measurements. It then calls `latency_round`, `tell_latency`, `energy_round`,
-    `tell_energy` in turn, and measures each round.
+    The caller first reports earlier measurements by `tell_latency` and `tell_energy`. Then it repeats these steps:
+    measure the latencies of the configs from `latency_round` and report each by `tell_latency`; measure the energies of
+    the configs from `energy_round` and report each by `tell_energy`.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -169,59 +208,65 @@ class ObjectiveSearch(ABC):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost to minimize: (1, 0) is latency, (0, 1) energy, (1, 1)
-                the energy-delay product. None for the front, with random weights for each round (Knowles, "ParEGO",
-                2006).
+            weights: Exponents of latency and energy in the cost to minimize. For example, (1, 0) is latency, (0, 1) is
+                energy, and (1, 1) is the energy-delay product. None to search for the Pareto front of latency and
+                energy, with random weights for each round (Knowles, "ParEGO", 2006).
         """
         self.space = space
         self.front = weights is None
         self.weights = weights or (1.0, 1.0)
-        """Current exponents of latency and energy in the cost; they change in each round for a front."""
+        """Current exponents of latency and energy in the cost. In a search for a front, they change in each round."""
         self.latency_s: dict[int, float | None] = {}
-        """Latency of each tried config; None if it failed or is being measured."""
+        """Measured latency in seconds, keyed by config. None if the config failed or was not measured yet."""
         self.energy_j: dict[int, float] = {}
-        """Measured energy by config."""
-        self._asked: set[int] = set()  # The energy of these configs was requested.
+        """Measured energy in joules, keyed by config."""
+        self._asked: set[int] = set()  # Configs whose energy was requested or reported
 
     @property
     def with_energy(self) -> bool:
-        """Return whether energy counts."""
+        """Return whether the cost depends on energy."""
         return self.front or self.weights[1] > 0.0
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next; empty if the whole space is measured."""
+        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the measured configs whose energy to measure, most important first; no config is returned twice."""
+        """Return configs with measured latency whose energy to measure next, the most important first.
+
+        A config is returned at most once during a search.
+        """
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
-        """Record a measured latency; None if the config failed."""
+        """Record the measured latency of a config in seconds, or None if the config failed."""
         self.latency_s[config] = latency_s
 
     def tell_energy(self, config: int, energy_j: float | None) -> None:
-        """Record a measured energy; None if it could not be measured."""
+        """Record the measured energy of a config in joules, or None if it could not be measured."""
         self._asked.add(config)
         if energy_j is not None:
             self.energy_j[config] = energy_j
 
     def ran(self) -> list[int]:
-        """Return the configs with a measured latency, in the order of their requests."""
+        """Return the configs with a measured latency, in the order in which they were requested or reported."""
         return [config for config, latency_s in self.latency_s.items() if latency_s]
 
     def log_latency(self, config: int) -> float:
-        """Return the logarithm of a measured latency."""
+        """Return the logarithm of a config's measured latency."""
         latency_s = self.latency_s[config]
         assert latency_s is not None
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of the cost to minimize, for a config with all needed measurements."""
+        """Return the logarithm of a config's cost. All measurements that the cost depends on must exist."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost; for a front, of lowest energy-delay product."""
+        """Return the config of lowest measured cost, or None if no config has all needed measurements.
+
+        If the search is for a front, the cost is the energy-delay product.
+        """
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

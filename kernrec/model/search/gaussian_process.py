@@ -1,15 +1,18 @@
-"""Gaussian process over configs whose tunables matter unequally, and the searched space of configs.
+"""Gaussian process over configs that learns which tunables matter, and the space of configs that a search explores.
 
-    covariance   signal * Matern 5/2 of the distance r, r^2 = sum over tunables of relevance * squared distance
+    covariance   signal * Matern 5/2 of the distance r, with r^2 = sum over tunables of relevance * squared distance
 
-Relevances, signal and noise have the greatest posterior probability (Rasmussen and Williams, "Gaussian Processes for
-Machine Learning", 2006, section 5.4.1), with a log-normal prior for each of them, so that a few measurements suffice. A
-tunable that does not matter gets a small relevance, so a measurement at one value informs about all its other values.
+The hyperparameters (relevances, signal and noise) are those of greatest posterior probability (Rasmussen and Williams,
+"Gaussian Processes for Machine Learning", 2006, section 5.4.1). Each has a log-normal prior, so that a few measurements
+suffice. A tunable that does not matter gets a small relevance, so that a measurement at one value of the tunable also
+informs about the tunable's other values.
 
-Configs are close if their tunables and their predicted times are similar. A differing tunable adds a constant besides
-the size of its difference, because a prediction from PTX often misjudges flags. Each tunable is a gene. Offspring are
-crossed (each tunable from one of two parents) and mutated (a tunable gets any value that it has in the space).
-Constraints hold, because only configs of the space survive.
+Two configs are close if their tunables and their predicted times are similar. If the values of a tunable differ, the
+distance also contains a constant, because predictions from PTX often misjudge the effect of flags.
+
+The space can also breed new configs from parents. A child gets each tunable from one of two parents (crossover), and
+some tunables get a random other value of the space (mutation). Children that are not configs of the space are dropped,
+so all constraints of the space hold.
 """
 
 import math
@@ -25,57 +28,69 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 _RELEVANCE_SPREAD = 2.0
-"""Prior standard deviation of the logarithm of a relevance. A priori, all relevances are equal and add up to one."""
+"""Prior standard deviation of the logarithm of a relevance. The prior medians of all relevances are equal and add up to
+one.
+"""
 _NOISE, _NOISE_SPREAD = 0.01, 1.0
-"""Prior of noise variance over the variance of the values: its median, and the standard deviation of its logarithm."""
+"""Prior of `Hyperparameters.noise`: its median, and the standard deviation of its logarithm."""
 _SIGNAL_SPREAD = 1.0
-"""Prior standard deviation of the logarithm of signal variance over the variance of the values. The median is one."""
+"""Prior standard deviation of the logarithm of `Hyperparameters.signal`, whose prior median is 1."""
 _WITHIN = 3.0
-"""Maximum deviation of hyperparameters from their prior, in standard deviations."""
+"""Maximum distance of the logarithm of a hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
 """Maximum number of steps of the optimizer."""
-_JITTER = 1e-8  # It keeps the covariance matrix positive definite.
+_JITTER = 1e-8  # Added to the noise to keep the covariance matrix positive definite
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Relevances, noise and signal of a process."""
+    """Hyperparameters of a Gaussian process: relevances, noise and signal."""
 
     relevance: Array
     """Relevance of each group of coordinates, (G,)."""
     noise: float
-    """Noise variance over signal variance."""
+    """Ratio of the noise variance to the signal variance."""
     signal: float
-    """Signal variance over the variance of the values."""
+    """Ratio of the signal variance to the variance of the training values."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points whose coordinates belong to groups, one for each tunable."""
+    """N points that represent configs. Their coordinates form groups, such as one group for each tunable."""
 
     coordinates: Array
-    """Coordinates, (N, D). The squared distance of two random points of a space is about one in each group."""
+    """Coordinates, (N, D). In each group, the squared distance between two random points of a space is about 1."""
     groups: Array
-    """Group of each coordinate, (D,), from zero."""
+    """Group of each coordinate, (D,), counted from 0."""
 
     def __getitem__(self, rows: Any) -> "Points":
         return Points(self.coordinates[rows], self.groups)
 
     def with_coordinate(self, values: Array) -> "Points":
-        """Return the points with one more coordinate (N,), which forms its own group."""
+        """Return the points with an additional coordinate, which forms a new group.
+
+        Args:
+            values: The coordinate of each point, (N,).
+        """
         number = self.groups.max(initial=-1) + 1
         return Points(np.column_stack((self.coordinates, values)), np.append(self.groups, number))
 
 
 class GaussianProcess:
-    """Process conditioned on values. Raises `KernrecError` if SciPy is not installed."""
+    """Gaussian process that is conditioned on known values at some points.
+
+    Raises:
+        KernrecError: SciPy is not installed.
+    """
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition on values (M,) at points.
+        """Condition the process on known values.
 
         Args:
-            hyperparameters: Known hyperparameters; None to learn them.
+            points: M points.
+            values: Known value at each point, (M,).
+            hyperparameters: Hyperparameters to use. None to learn them from the values.
         """
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
@@ -88,31 +103,41 @@ class GaussianProcess:
         self._factor = self._linear.cholesky(within, lower=True)
         self._pulls = self._linear.cho_solve((self._factor, True), scaled)
         self.noise = self._unit_noise * self._scale**2
-        """Variance of the measurement noise."""
+        """Variance of the measurement noise, in the squared unit of the values."""
 
     def _between(self, first: Array, second: Array) -> Array:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return embedded points, their covariance with the values (C, M), and covariance over the factor (M, C)."""
+        """Return what predictions at C points need.
+
+        Returns:
+            The points' coordinates, scaled by the relevances, (C, D); the covariance between the values at these points
+                and the known values, (C, M); and this covariance divided by the Cholesky factor, (M, C).
+        """
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return expected values and their variances without noise at points; arrays (C,)."""
+        """Return the expected value at each of C points and its variance, (C,) each. The variance excludes noise."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Return the covariance of the values at points without noise, (C, C)."""
+        """Return the covariance of the values at C points, (C, C). It excludes noise."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Return the leave-one-out error of each value and its standard deviation with noise, (M,) each."""
+        """Predict each known value from all other known values, and return the errors of these predictions.
+
+        Returns:
+            The error of each prediction, and the standard deviation that the process states for the error, including
+                noise; (M,) each.
+        """
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -124,7 +149,13 @@ def _matern(squared: Array) -> tuple[Array, Array]:
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """Return the most probable hyperparameters, given values (M,) of mean 0 and variance 1."""
+    """Return the most probable hyperparameters, given known values at M points.
+
+    Args:
+        points: M points.
+        values: Known values with mean 0 and variance 1, (M,).
+        linear: The module `scipy.linalg`.
+    """
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -133,7 +164,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     spread = np.append(np.full(count, _RELEVANCE_SPREAD), (_NOISE_SPREAD, _SIGNAL_SPREAD))
 
     def improbability(logs: Array) -> tuple[float, Array]:
-        """Return the negative log posterior and its gradient."""
+        """Return the negative log posterior and its gradient, as a function of the hyperparameters' logarithms."""
         relevance, noise, signal = np.exp(logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1])
         matern, slope = _matern(np.tensordot(relevance, apart, 1))
         within = signal * (matern + (noise + _JITTER) * unit)
@@ -153,17 +184,19 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 
 
 _OFFSPRING, _MUTATIONS = 2000, 1.5
-"""Number of distinct offspring of a generation, and mean number of mutated tunables."""
+"""Number of distinct offspring to breed, and mean number of mutated tunables of a child."""
 _MOST_CHOICES = 32
-"""Number of values above which a tunable counts as a quantity, for which the size of a difference matters most."""
+"""Number of values of a tunable above which the tunable counts as a quantity, so that mostly the size of a difference
+matters.
+"""
 _GENERATIONS = 8
-"""Maximum number of attempts to breed the offspring if few children are configs of the space."""
+"""Maximum number of attempts to breed enough offspring. Several are needed if few children are configs of the space."""
 FEWEST = 20
-"""Minimum number of predicted configs for extending the predictions to other configs."""
+"""Minimum number of configs with predictions for predicting the other configs (`completed_predictions`)."""
 _FITTED = 300
-"""Maximum number of predicted configs that a process learns from."""
+"""Maximum number of configs with predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
-"""Number of configs predicted together, which takes memory for this many times `_FITTED` numbers."""
+"""Number of configs that are predicted at once. It limits memory to about `_CHUNK * _FITTED` numbers."""
 
 
 class SearchSpace:
@@ -173,45 +206,57 @@ class SearchSpace:
         """Prepare a space.
 
         Args:
-            tunables: Values of the configs, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latency, (C,), NaN for a config without prediction; None without any predictions.
-            seed: Seed of the order of configs without prediction.
+            tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
+            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
+                if no config has a prediction.
+            seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Logarithm of the predicted latency, (C,); configs without prediction get the slowest prediction."""
+        """Logarithm of the predicted latency of each config, (C,).
+
+        Configs without a prediction have the slowest prediction of the others. Without any predictions, all are 0.
+        """
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
         tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
         self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
-        """Indices of the configs, (C,), ordered by predicted latency."""
+        """Indices of the configs in ascending order of predicted latency, (C,).
+
+        Configs without a prediction come last, in random order.
+        """
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
         self.points = _points(tunables, self.log_s, self._genes)
-        """Points whose distance states how different two configs are, with a group for each tunable."""
+        """Points that represent the configs in a Gaussian process. The distance between two points states how different
+        the configs are. The coordinates have a group for each tunable and for the predicted latency.
+        """
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
-        """Inputs of trees, (C, T + 1)."""
+        """Inputs of trees, (C, T + 1): logarithms of the tunables, and of the predicted latency."""
 
     def __len__(self) -> int:
         return len(self.log_s)
 
     @cached_property
     def covering(self) -> Array:
-        """Return the config with the best prediction, then the best config for each value of each tunable."""
+        """Return the indices of configs that cover each value of each tunable, the best prediction first.
+
+        For each value, the config of lowest predicted latency with this value is included.
+        """
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
         return np.asarray(self.by_prediction[sorted(covering)])
 
     def offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
-        """Return the indices of configs bred from `parents`, ascending.
+        """Return the indices of configs that are bred from parents by crossover and mutation, in ascending order.
 
         Args:
-            parents: Indices, best first. Better parents breed more often (linear ranking).
-            left: Whether each config may be born, (C,).
+            parents: Indices of the parents, the best first. Better parents breed more often (linear ranking).
+            left: Whether each config is an allowed result, (C,). For example, measured configs are not allowed.
             draw: Random generator.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
@@ -239,7 +284,14 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Return genes (N, T) as one number each, (N,); floats, because the product of all values may exceed an integer."""
+    """Return one number for each row of `genes` (N, T) that identifies the row, (N,).
+
+    The numbers are floats, because the product of the numbers of values may exceed the range of integers.
+
+    Args:
+        genes: Index of the value of each tunable, (N, T).
+        values: Number of values of each tunable, (T,).
+    """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
         key = key * count + column
@@ -247,13 +299,19 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points of the configs, from the value and the identity of each tunable, and the predicted time.
+    """Return points that represent configs by their tunables and their predicted latencies.
 
-    Half of the squared distance comes from the difference of log values. The other half is added if values differ.
-    For a tunable with many values, which is a quantity, the second half fades.
+    For each tunable, half of the squared distance comes from the difference between the logarithms of the values. The
+    other half is a constant that is added if the values differ. This constant is smaller for tunables with many values.
+
+    Args:
+        tunables: Values of the tunables, (C, T).
+        log_s: Logarithms of the predicted latencies, (C,).
+        genes: Index of the value of each tunable, (C, T).
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # A missing tunable gets the mean value.
+    # A missing tunable gets the mean value.
+    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
@@ -265,23 +323,24 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 
 
 def _identity(genes: Array) -> Array:
-    """Return coordinates of one tunable (C, V) in which any two of its V values have the same distance."""
+    """Return coordinates (C, V) of a tunable with V values. Any two different values have the same distance."""
     values = int(genes.max(initial=0)) + 1
     return np.asarray(np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values)))
 
 
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
-    """Return predicted latencies of all configs of one kernel, (C,), and keep existing predictions.
+    """Return predicted latencies in seconds for all configs of one kernel, (C,). Existing predictions are kept.
 
-    In a large space only a part is profiled, and some configs cannot be emulated. If they counted as the slowest
-    config, a search that measures one would conclude that all predictions are far off. So a Gaussian process over the
-    tunables extends the predictions.
+    Some configs have no prediction, because only a part of a large space is profiled, and because some configs cannot
+    be emulated. If these configs counted as slow as the slowest config, a search that measures one of them would
+    conclude that all predictions are far off. So a Gaussian process over the tunables predicts their latencies from the
+    existing predictions.
 
     Args:
-        tunables: Values of the configs, (C, T).
-        predicted_s: Predicted latency, (C,), NaN for a config without prediction. The NaNs stay if fewer than `FEWEST`
-            configs have predictions.
-        seed: Seed for choosing the configs to learn from, if many are predicted.
+        tunables: Values of the T tunables of each config, (C, T).
+        predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. If fewer
+            than `FEWEST` configs have predictions, the NaNs are kept.
+        seed: Seed for choosing the configs to learn from, if many configs have predictions.
     """
     predicted = np.isfinite(predicted_s)
     rows, left = np.flatnonzero(predicted), np.flatnonzero(~predicted)

@@ -1,16 +1,16 @@
-"""Genetic search with an energy model that is learned during the search, after arXiv 2411.18873.
+"""Genetic search with models of latency and power that are learned during the search, after arXiv 2411.18873.
 
-    population   parents are measured configs, better ones more often; their children are crossed and mutated, and
-                 children that are configs of the space survive (`SearchSpace.offspring`)
-    score        boosted trees (XGBoost; the weighted loss of `kernrec.model.learn.loss_weights`) predict latency and
-                 power of the children; the most promising children and a few random children are measured
-    energy       latency is measured for all selected children. Energy is first predicted as measured latency times
-                 predicted power, and measured for the children of lowest predicted energy
+    population   Parents are measured configs, the better ones more often. Children are bred from them by crossover and
+                 mutation. Children that are not configs of the space are dropped (`SearchSpace.offspring`).
+    score        Boosted trees (XGBoost, with the weighted loss of `kernrec.model.learn.loss_weights`) predict the
+                 latency and power of the children. The most promising children and a few random children are selected.
+    energy       The latency of all selected children is measured. Their energy is predicted as measured latency times
+                 predicted power. Only for the children of lowest predicted energy, the energy is measured.
 
-The number of measurements depends on how well the models predicted the last round ("dynamic updating"). The
-signal-to-noise ratio of a model is the variance of the measurements over the mean squared error of their predictions,
-and the fraction to measure is 1 / (1 + ratio). So most children are only scored, a good model of latency reduces
-latency measurements, and a good model of power reduces energy measurements.
+The number of measurements in a round depends on how well the models predicted the last round ("dynamic updating" in the
+paper). The signal-to-noise ratio of a model is the variance of the measurements divided by the mean squared error of
+their predictions. The fraction of configs to measure is 1 / (1 + ratio). So a good model of latency reduces the number
+of latency measurements, and a good model of power reduces the number of energy measurements.
 """
 
 import math
@@ -26,18 +26,18 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST = 15
-"""Number of configs of the first round, all of them with energy."""
+"""Number of configs in the first round. The energy of all of them is measured, too."""
 ROUND, LEAST_ROUND = 20, 5
-"""Maximum and minimum number of configs of a later round."""
+"""Maximum and minimum number of configs in a later round."""
 LEAST_ENERGY = 1
-"""Minimum number of energy measurements per round; without measurements, a wrong model would stay unnoticed."""
+"""Minimum number of energy measurements per round. Without any, a wrong model of power would not be noticed."""
 _PARENTS = 30
-"""Number of measured configs that breed."""
+"""Number of measured configs, lowest cost first, from which children are bred."""
 _EXPLORED = 0.2
 """Fraction of a round that is drawn randomly from the children, regardless of the models."""
 _TREES = 60
 _SHARPNESS = 2.0
-"""Exponent of the loss weights: a config twice as costly as the best counts a quarter."""
+"""Exponent of the loss weights. With 2, a config twice as costly as the best config has a quarter of the weight."""
 
 
 class GeneticSearch(ObjectiveSearch):
@@ -47,16 +47,19 @@ class GeneticSearch(ObjectiveSearch):
         """Begin a search.
 
         Args:
-            weights: Weights as for `ObjectiveSearch`; in a round of a front, each config has its own weights.
+            space: The configs.
+            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
+                front, and each config of a round is chosen by different random weights.
+            seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._expected_s: dict[int, float] = {}  # Values are log latencies, predicted before the last round.
-        self._expected_j: dict[int, float] = {}  # Values are log energies, predicted before the last measurements.
+        self._expected_s: dict[int, float] = {}  # Log latencies that were predicted for the configs of the last round
+        self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next; empty if the whole space is measured."""
+        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -67,12 +70,22 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return configs that cover each value of each tunable, best predicted first; then the other configs."""
+        """Return the unmeasured configs: first those that cover each value of each tunable, then all others.
+
+        Within both parts, the config with the best prediction comes first.
+
+        Args:
+            left: Whether each config of the space is still unmeasured, (C,).
+        """
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
-        """Return a round of the most promising children and some random children."""
+        """Breed children, and return the most promising and some random children as the next round.
+
+        Args:
+            left: Whether each config of the space is still unmeasured, (C,).
+        """
         ran = self.ran()
         costs = self._expected_costs(ran)
         parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
@@ -90,7 +103,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(self._expected_s)
 
     def _expected_costs(self, ran: list[int]) -> Array:
-        """Return log costs of configs with measured latency, with predicted energy if it was not measured."""
+        """Return the log costs of configs with measured latency. Energies are predicted if they were not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)
@@ -99,7 +112,13 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return indices of children to measure: the children of lowest expected cost, and some random children."""
+        """Return the indices of children to measure: some random children, and the children of lowest expected cost.
+
+        Args:
+            latency: Predicted log latency of the children, (N,).
+            power: Predicted log power of the children, (N,).
+            size: Number of children to return.
+        """
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -114,7 +133,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """Return the configs of the current round whose energy is measured, lowest predicted energy first."""
+        """Return the configs of the current round whose energy to measure, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -136,13 +155,16 @@ class GeneticSearch(ObjectiveSearch):
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
         measured = [math.log(self.energy_j[config]) for config in rows]
-        if len(rows) == 1:  # A single value has no spread, so use all energies as the signal.
+        if len(rows) == 1:  # A single value has no variance, so use the variance of all measured energies.
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return predicted log power of configs, given their measured or predicted log latencies; (N,)."""
+        """Return the predicted log power of N configs, given their measured or predicted log latencies, (N,).
+
+        Return zeros if the cost does not include energy, or if fewer than two energies are measured.
+        """
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -153,7 +175,13 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train trees for values (N,) over features (N, F). Configs of low log cost (N,) have more weight."""
+        """Train boosted trees, and return a function that predicts the values of other rows of features.
+
+        Args:
+            features: Features of the training configs, (N, F).
+            values: Values to predict, (N,).
+            costs: Log costs of the training configs, (N,). A config of low cost has more weight.
+        """
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -162,11 +190,13 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of a round to measure, 1 / (1 + signal-to-noise ratio), from the last round's results.
+    """Return the fraction of the next round to measure: 1 / (1 + signal-to-noise ratio) of a model's last predictions.
+
+    The fraction is 1 if there are fewer than two measurements.
 
     Args:
-        measured: Logarithms of the measurements.
-        expected: Logarithms of their predictions.
+        measured: Logarithms of the measurements of the last round.
+        expected: Logarithms of the predictions of these measurements.
     """
     if len(measured) < 2:
         return 1.0

@@ -1,29 +1,33 @@
-"""Joint posterior of the best configs of many problems, and the value of measuring one more config.
+"""Joint posterior of the costs of the best configs of many problems, and the value of measuring one more config.
 
-The log cost of contender c of problem p is its prediction plus an error with parts of different scope:
+The contenders of a problem are the configs that may be its best config. The log cost of contender c of problem p is
+modeled as its prediction plus an error. The error is the sum of these parts:
 
-    shared      x(p, c) . w: one weight vector w for all problems, so each measurement informs about all others
-    problem     equal for all contenders of a problem, of any size (`_LEVEL`). This error does not affect decisions, but
-                the first measurement contains it
-    kernel      equal for all contenders of a kernel on a problem; shared through w like the error of a config
-    smooth      specific to a problem, similar for similar configs (Matern 3/2)
-    own         specific to a config on a problem, with heavy tails: a few configs are far off, even if similar configs
-                are as expected
+    shared      x(p, c) . w, with the features x of the contender and one weight vector w for all problems. So each
+                measurement also informs about other problems.
+    problem     The same for all contenders of a problem, and of any size (`_LEVEL`). It does not affect which contender
+                is best, but it affects the first measurement of a problem.
+    kernel      The same for all contenders of one kernel on a problem. A part of it is shared between problems by w.
+    smooth      Specific to a problem, and similar for similar configs (Matern 3/2).
+    own         Specific to a config on a problem, with heavy tails: a few configs are far off, even if similar configs
+                are as expected.
 
-For a known scale of the errors, all parts are Gaussian and the posterior is exact. For a known w, the problems are
-independent. A measurement changes its problem's block and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
-Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems than on others, so each
-problem has its own scale: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
-processes as alternatives to Gaussian processes", 2014), whose common scale follows from the errors of the expectations.
+If the scale of the errors is known, all parts are Gaussian and the posterior is exact. If w is known, the problems are
+independent. So a measurement only changes the block of its problem and the (F, F) precision of w (Rasmussen and
+Williams, "Gaussian Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems
+than on others, so each problem has its own scale of errors. The errors of a problem form a Student-t process with
+`DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t processes as alternatives to Gaussian processes",
+2014). The common scale of all problems is estimated from the measurements.
 
-    expected regret   E[cost of the current choice - cost of the best]. The choice has the lowest expected cost. Each
-                      difference is bounded (`LEAST_REACH`)
-    gain              how much a measurement is expected to reduce its problem's weighted regret: the knowledge gradient
-                      with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated
-                      normal beliefs", 2009), over outcomes of a Student's t. Gains on other problems are ignored:
-                      including them found no better configs on the recorded problems and took longer
+    expected regret   E[cost of the current choice - cost of the best contender]. The current choice is the contender of
+                      lowest expected cost. The difference is bounded (`LEAST_REACH`).
+    gain              Expected reduction of a problem's weighted regret by a measurement: the knowledge gradient with
+                      correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated normal
+                      beliefs", 2009), averaged over outcomes with a Student's t distribution. A measurement's gains on
+                      other problems are ignored. Including these gains found no better configs on the recorded
+                      problems, and took longer.
 
-Costs are logarithms, so a regret of 0.02 is 2 % above the best.
+Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 """
 
 import math
@@ -40,75 +44,83 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 DEGREES = 4.0
-"""Degrees of freedom of a problem's errors. With fewer degrees, prediction errors differ more between problems."""
+"""Degrees of freedom of the errors of a problem. With fewer degrees, the scales of problems differ more."""
 _NODES = 21
-"""Number of equally probable outcomes of a measurement over which its gain is averaged."""
+"""Number of equally probable outcomes of a measurement over which the measurement's gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of a config's error variance that are shared between problems, and smooth within a problem. The rest is
-individual. They fit the errors of a model of one GPU on problems of another (`tools/evidence refine`).
+"""Fractions of the variance of a config's error: the part that is shared between problems, and the part that is smooth
+within a problem. The rest is specific to the config. The fractions fit the errors of a model of one GPU on problems of
+another GPU (`tools/evidence refine`).
 """
 LEVEL = 0.95
-"""Probability of a bound on regrets."""
+"""Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
 _LEVEL = 10.0
-"""Standard deviation of the error that all contenders of a problem share. The value is large, because otherwise a first
-measurement far from its expectation would make choices worse.
+"""Standard deviation of the error that all contenders of a problem share. The value is large, so that a first
+measurement far from its expectation does not lead to worse choices.
 """
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
-"""Scale of a Student's t with standard deviation 1."""
+"""Scale of a Student's t distribution with standard deviation 1."""
 _LENGTH = 0.7
-"""Length scale of the smooth part. Two random configs have a distance of about 1.4."""
+"""Length scale of the smooth part of the error. Two random configs have a distance of about 1.4."""
 _SCALE_PRIOR = 20.0
-"""Weight, in measurements, of the prior assumption that stated deviations are right."""
+"""Weight of the prior assumption that `Contenders.deviation` is right, expressed as a number of measurements."""
 _NEVER = 20.0
-"""Log cost of a contender that cannot run, relative to all others."""
+"""Difference between the log cost of a contender that cannot run and the log costs of all other contenders."""
 LEAST_REACH = 0.13
-"""Minimum bound, in logarithms, on how far the best contender is below the current choice. If predictions are bad, the
-bound is the stated deviation of the choice. A predicted best config is near the hardware's limit, so no other config is
-far below it. Without a bound, the tails of many slow contenders would dominate the regret (`tools/evidence refine`).
+"""Minimum of the reach, in logarithms. The reach is the assumed bound on how far the cost of the best contender can be
+below the cost of the current choice. If predictions are uncertain, the reach is the standard deviation of the choice's
+error instead. A config that is predicted to be the best is near the limit of the hardware, so no other config can be
+far below it. Without this bound, the distribution tails of many slow contenders would dominate the regret
+(`tools/evidence refine`).
 """
 MISJUDGED = 0.04
-"""Probability that a problem with fewer than two measured contenders is misjudged beyond the stated errors, so that the
-current choice is off by the reach. On recorded problems, misjudgments caused most of the remaining regret of unmeasured
-problems, because predictions were sure of them (`tools/evidence refine`).
+"""Probability that the predictions of a problem with fewer than two measured contenders are wrong beyond their stated
+errors, so that the current choice is off by the reach. On recorded problems without measurements, such misjudgments
+caused most of the regret, because the predictions were too certain (`tools/evidence refine`).
 """
 _OVERLOOKED = math.log(2.0)
-"""Loss that a bound must allow for a misjudged problem with fewer than two measurements. On a recorded H100, cuBLAS was
-predicted to be the fastest but took more than twice as long as Triton, and no prediction suggested this.
+"""Log loss that `JointPosterior.regret_bound` allows for one misjudged problem with fewer than two measurements. On a
+recorded H100, cuBLAS was predicted to be the fastest but took more than twice as long as Triton, although no prediction
+suggested this.
 """
 _ROUNDS = 10
 _DRAWS = 512
-"""Number of draws from the joint posterior for an expected regret."""
+"""Number of draws from the posterior of a problem for estimating its expected regret."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contenders:
-    """Contenders of a problem: the C configs that may be the best."""
+    """Contenders of a problem: the C configs that may be its best config."""
 
     expected: Array
-    """Predicted log cost, (C,)."""
+    """Predicted log cost of each contender, (C,)."""
     deviation: Array
-    """Standard deviation of the error that a config does not share with its kernel's other configs, (C,)."""
+    """Standard deviation of the part of a contender's error that other configs of its kernel do not share, (C,)."""
     features: Array
-    """Features that share errors between problems, (C, F), in logarithms. The length of a row is about the standard
-    deviation of the error of its config and its kernel.
+    """Features of each contender, (C, F). Contenders of different problems share errors if their features are similar.
+    The length of a row is about the standard deviation of the contender's error, in logarithms, including the error of
+    its kernel.
     """
     coordinates: Array
-    """Points whose distance states how different two configs are, (C, D)."""
+    """Coordinates of each contender, (C, D). The distance between two contenders states how different they are."""
     kernel: Array
-    """Kernel number of each config, (C,)."""
+    """Number of each contender's kernel, (C,)."""
     of_kernel: float
-    """Standard deviation of the error that the contenders of one kernel share."""
+    """Standard deviation of the error that all contenders of one kernel share."""
     weight: float = 1.0
-    """Weight of the problem."""
+    """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of trees that learn errors, (C, any number), equal columns in all problems; None without inputs."""
+    """Inputs of the trees that learn corrections of the predictions, (C, any number). All problems must have the same
+    columns. None if corrections should not be learned.
+    """
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement of a contender."""
+    """One measurement of a contender of a problem."""
 
     contender: int
+    """Index of the contender."""
     log_cost: float
     """Natural logarithm of the measured cost."""
     noise: float
@@ -116,15 +128,20 @@ class Measured:
 
 
 class _Block:
-    """Contenders of one problem given w: log cost = mean + slope . w + error of covariance `covariance`."""
+    """Posterior of the contenders of one problem for a known weight vector w.
+
+    The log costs are `mean + slope @ w`, plus an error with the covariance matrix `covariance`.
+    """
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
         self.expected = contenders.expected  # `relearn` corrects this prediction.
         self.measured: list[Measured] = []
-        self.excluded: list[int] = []  # These contenders cannot be chosen.
-        self.given_up: set[int] = set()  # These contenders are not measured.
-        self.surprise = 0.0  # Sum of squared innovations over their variances at scale 1
+        self.excluded: list[int] = []  # Contenders that cannot be chosen
+        self.given_up: set[int] = set()  # Contenders that must not be measured
+        # Sum over the measurements, except the first, of the squared deviation from the expectation, divided by the
+        # variance of this deviation at scale 1.
+        self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
         self._correlation += (1.0 - SHARED - SMOOTH) * np.eye(len(contenders.expected))
@@ -132,10 +149,10 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Condition on the measurements.
+        """Compute the posterior from the predictions and the measurements.
 
         Args:
-            common: Common scale of all problems.
+            common: Common scale of the errors of all problems.
         """
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
@@ -162,24 +179,31 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return the precision that the measurements add to that of w, (F, F)."""
+        """Return the matrix that the measurements of this problem add to the precision of w, (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 
 class JointPosterior:
-    """Joint posterior of the contenders of all problems. `add` accepts measurements in any order."""
+    """Joint posterior of the log costs of the contenders of all problems.
+
+    Measurements may be added in any order.
+    """
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
         """Begin with the predictions.
 
         Args:
-            problems: At least one problem; all have the same number of features.
+            problems: Contenders of each problem. At least one problem is needed. The number of features must be the
+                same for all problems.
+            seed: Seed of all random draws.
         """
         self._seed = seed
         self.scale = _UNIT
-        """Factor of stated deviations: the common scale of Student's t for all problems."""
+        """Common scale of the errors of all problems: the factor by which the standard deviations in `Contenders` are
+        multiplied to get the scales of Student's t distributions.
+        """
         self.record = RegretRecord()
-        self._left = 1.0  # Corrections leave this fraction of squared errors.
+        self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
@@ -188,11 +212,11 @@ class JointPosterior:
         return len(self._blocks)
 
     def contenders(self, problem: int) -> Contenders:
-        """Return the initial contenders of a problem."""
+        """Return the contenders of a problem, with their initial predictions."""
         return self._blocks[problem].contenders
 
     def measured(self, problem: int) -> Sequence[Measured]:
-        """Return the measurements of a problem, in order."""
+        """Return the measurements of a problem, in the order in which they were added."""
         return self._blocks[problem].measured
 
     def _solve(self) -> None:
@@ -207,7 +231,8 @@ class JointPosterior:
     def add(self, problem: int, measured: Measured) -> None:
         """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
-        if block.measured:  # The first measurement contains the problem's common error, which is irrelevant.
+        # A problem's first measurement mostly reveals the common error, so its surprise says nothing about the scale.
+        if block.measured:
             mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
             block.surprise += block.scale**2 * innovation / (covariance[row, row] + measured.noise**2)
@@ -217,7 +242,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement, and record whether the previously stated regret was right."""
+        """Add a new measurement of a problem, and record how it changed the stated regret and the choice."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -226,10 +251,11 @@ class JointPosterior:
         self.record.note(before - after, float(mean[choice] - mean.min()))
 
     def rescale(self) -> None:
-        """Estimate the common scale from the measurements."""
+        """Estimate the common scale of the errors from the measurements, and update the posterior."""
         surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
-        for _ in range(_ROUNDS):  # In expectation maximization, a problem with a great surprise counts less.
+        # Expectation maximization for Student's t: a problem with a large surprise has less weight.
+        for _ in range(_ROUNDS):
             weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
             squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
         self.scale = math.sqrt(squared)
@@ -238,7 +264,13 @@ class JointPosterior:
         self._solve()
 
     def relearn(self) -> bool:
-        """Correct the predictions by the measurements of other problems, and return whether that helped."""
+        """Learn corrections of the predictions from the measurements of all problems, and apply the corrections.
+
+        The corrections of a problem come from the measurements of other problems (`kernrec.model.search.relearning`).
+
+        Returns:
+            Whether the predictions changed. They do not change if the corrections do not help.
+        """
         from kernrec.model.search.relearning import Evidence, corrections
 
         evidence = []
@@ -260,7 +292,10 @@ class JointPosterior:
         return True
 
     def expectation(self, problem: int) -> tuple[Array, Array]:
-        """Return expected log costs (C,) and their covariance (C, C) of a problem's contenders, without noise."""
+        """Return the posterior mean (C,) and covariance (C, C) of the log costs of a problem's contenders.
+
+        The covariance does not include measurement noise.
+        """
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
         covariance[block.excluded] = covariance[:, block.excluded] = 0.0
@@ -272,36 +307,53 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and is chosen only if no other is left."""
+        """Exclude a contender that cannot run.
+
+        The contender is not proposed for measurement again. It is only chosen if no other contender is left.
+        """
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
             block.excluded.append(contender)
 
     def choice(self, problem: int) -> int:
-        """Return the contender of lowest expected cost."""
+        """Return the index of a problem's current choice: the contender of lowest expected cost."""
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the unweighted expected regret of the current choice, corrected by earlier regrets."""
+        """Return the expected regret of a problem's current choice, without the problem's weight.
+
+        The expected regret is corrected by how well earlier expected regrets agreed with actual gains (`record`).
+        """
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return `regret` and the probability of each contender being the best, (C,), from the same draws."""
+        """Return the expected regret of a problem (see `regret`), and the probability that each contender is the best.
+
+        The probabilities are an array (C,). Both results come from the same random draws.
+        """
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the current choice's expected regret if the posterior is right, and if the problem is misjudged."""
+        """Return the two parts of the expected regret of a problem's current choice, without correction.
+
+        The first part assumes that the posterior is right. The second part assumes that the predictions of the problem
+        are misjudged. Each part is multiplied by the probability of its assumption.
+
+        Args:
+            problem: Index of the problem.
+            costs: Draws of the log costs of the problem's contenders, (draws, C).
+        """
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
         return (1.0 - misjudged) * regret, misjudged * reach
 
     def unsettled(self, problem: int) -> bool:
-        """Return whether a problem has fewer than two measurements, but could have more."""
+        """Return whether a problem has fewer than two measurements, and contenders that can still be measured."""
         tried = self._blocks[problem].given_up.union(row.contender for row in self.measured(problem))
         contenders = len(self.contenders(problem).expected)
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
@@ -310,18 +362,21 @@ class JointPosterior:
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
-        """Return the maximum distance of the best contender below the current choice."""
+        """Return the assumed bound on how far the best log cost is below that of the current choice (`LEAST_REACH`)."""
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return draws of the log costs of a problem's contenders, up to a common constant, (draws, C)."""
+        """Return random draws of the log costs of a problem's contenders, (draws, C).
+
+        The error that all contenders share is left out, so only differences within a draw are meaningful.
+        """
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
         able, block = np.ones(len(mean)), self._blocks[problem]
         able[block.excluded] = 0.0
         own = able * block.own
-        # The error that all contenders share does not affect decisions and would reduce accuracy.
+        # Remove the error that all contenders share. It does not affect decisions, and would reduce numerical accuracy.
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * alone
@@ -331,36 +386,46 @@ class JointPosterior:
         return costs
 
     def mean_regret(self) -> float:
-        """Return the expected regret of the current choices, the weighted mean over problems."""
+        """Return the weighted mean over all problems of the expected regrets of the current choices."""
         stated, misjudged = self._all_stated()
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """Return the upper bound, with probability `LEVEL`, on the weighted mean regret of the current choices."""
+        """Return an upper bound on the weighted mean regret of all problems, which holds with probability `LEVEL`."""
         stated, misjudged = self._all_stated()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return the weighted mean regret that misjudging the heaviest unsettled problem would add."""
+        """Return by how much the weighted mean regret would grow if the most important unsettled problem is misjudged.
+
+        Unsettled problems have fewer than two measurements. The most important problem has the largest weight.
+        """
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return each problem's expected regret, (2, problems): if the posterior is right, and if it is wrong."""
+        """Return both parts of the expected regret (see `_stated`) of each problem, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Return contender and weighted gain of each next measurement on a problem, as if there were no other problem.
+        """Return the next measurements of a problem, in the order that has the greatest gains.
 
-        Each measurement has the greatest gain if earlier ones give the expected result ("kriging believer"). After n
-        measurements, a gain is at most 1/n of the largest initial gain: the best of n configs is on average 1/n as far
-        from what the hardware can do as a single config (the minimum of n exponential distances). Without this limit,
-        the gains of measured problems are overestimated, and other problems are left unmeasured.
+        Each measurement is the one with the greatest gain, under the assumption that the measurements before it give
+        the expected results ("kriging believer"). Effects on other problems are ignored.
+
+        A gain is bounded by the reach divided by the number n of measurements that the problem already has. The reason
+        is that the best of n configs is on average 1/n as far from the limit of the hardware as a single config (the
+        minimum of n exponentially distributed distances). Without this bound, the gains of measured problems would be
+        overestimated, and other problems would not be measured.
 
         Args:
-            most: Maximum number of measurements. Measured contenders are excluded.
-            noise: Standard deviation of the logarithm of a measurement.
+            problem: Index of the problem.
+            most: Maximum number of measurements. Contenders that were already measured are not measured again.
+            noise: Standard deviation of the logarithm of a measured cost.
+
+        Returns:
+            Index of the contender and weighted gain of each measurement.
         """
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
@@ -373,7 +438,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # The second measurement shows whether predictions are wrong.
+            # The second measurement of a problem also shows whether its predictions are misjudged.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
@@ -389,14 +454,18 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return how much each measurement is expected to lower the minimum of the expected log costs `mean`, (C,).
+    """Return for each possible measurement by how much it is expected to improve the choice, (measurements,).
+
+    The improvement is the expected log cost of the current choice minus that of the new choice, after the measurement.
 
     Args:
-        moves: Change of each cost if the measurement deviates by one scale, (C, measurements).
-        reach: Bound on the reduction.
+        mean: Expected log costs of the contenders, (C,).
+        moves: Change of each contender's expected log cost if the measurement deviates from its expectation by one unit
+            of its scale, (C, measurements).
+        reach: Upper bound on the improvement.
     """
     choice = int(mean.argmin())
-    # The current choice's cost changes, too, but not on average.
+    # The expected cost of the current choice also changes in each outcome, but not on average.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)
@@ -405,9 +474,11 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return the midpoints, in probability, of equally probable intervals of a Student's t with `DEGREES` = 4.
+    """Return `_NODES` equally probable outcomes of a Student's t distribution with 4 degrees of freedom (`DEGREES`).
 
-    The quantile function has a closed form for 4 degrees of freedom (Shaw, "Sampling Student's T distribution", 2006).
+    The distribution is divided into equally probable intervals. An outcome is the quantile in the middle of an
+    interval. For 4 degrees of freedom, the quantile function has a closed form (Shaw, "Sampling Student's T
+    distribution", 2006).
     """
     probability = (np.arange(_NODES) + 0.5) / _NODES
     inside = 2.0 * np.sqrt(probability * (1.0 - probability))

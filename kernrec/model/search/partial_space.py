@@ -1,13 +1,16 @@
-"""Decide which configs of a large space to profile, and when to stop, by a forest trained on profiled configs.
+"""Decide which configs of a large space to profile statically, and when to stop.
 
-    first     random configs
-    then      trees learn time and energy from the profiled configs; the most promising configs come next
-    until     no bound of the remaining configs is more than `MARGIN` better than the best
+    start     Profile random configs.
+    repeat    Train trees to predict time and energy from the profiled configs, and profile the most promising of the
+              remaining configs.
+    stop      No remaining config has a lower bound that is more than `MARGIN` better than the best profiled config.
 
-A config's bound is the mean of the trees minus `SPREADS` standard deviations, for the logarithms of time, energy and
-their product (the ends and the middle of a front). Half of the next configs are the lowest at `EAGER`
-standard deviations, to find good configs soon. The other half has the lowest bounds, to finish soon. Trees also
-learn which configs fail. `SEARCHES` searches of recorded spaces tested the quality of the result.
+The lower bound of a config is the mean of the trees' predictions minus `SPREADS` standard deviations. It is computed
+for the logarithms of time, of energy, and of their product (the two ends and the middle of a Pareto front). Half of the
+next configs are those with the lowest mean minus `EAGER` standard deviations, so that good configs are found soon. The
+other half are those with the lowest bounds, so that the search ends soon. Other trees learn which configs fail.
+
+The quality of the result was tested by `SEARCHES` searches of recorded spaces.
 """
 
 import math
@@ -20,46 +23,54 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MARGIN = 0.05
-"""Fraction by which skipped configs may be better."""
+"""Maximum fraction by which a config that is not profiled may be better than the best profiled config."""
 SPREADS = 3.0
+"""Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Number of standard deviations below the mean for choosing half of the next configs."""
+"""Number of standard deviations below the mean by which half of the next configs are chosen."""
 SEARCHES, WRONG = 14, 0
-"""Number of tested searches of recorded spaces, and how many of them missed a config better by the margin."""
+"""Number of searches of recorded spaces that were tested, and number of these searches that missed a config more than
+`MARGIN` better than the result.
+"""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Number of random configs at the start: this fraction of the space, within these bounds."""
+"""Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1
-"""Refit after this many new configs, or after this fraction of the configs already tried."""
+"""Maximum number of configs between two fits: the larger of `_BATCH` and `_BATCH_SHARE` of the configs tried so far."""
 _LEAST = 16
-"""Minimum number of configs between two fits; profiling so many takes as long as a fit."""
+"""Minimum number of configs between two fits. Profiling this many configs takes as long as a fit."""
 _TREES = 64
 _FEWEST = 20
-"""Minimum number of successful configs for a fit; with fewer, more random configs are drawn."""
+"""Minimum number of successful configs for a fit. If there are fewer, more random configs are profiled."""
 _RUNS = 0.05
-"""Minimum fraction of trees that predict that a config runs."""
+"""Minimum predicted probability that a config runs. Configs below it are not profiled."""
 
 
 class Proposal(NamedTuple):
     """Configs to profile next."""
 
     rows: Array
-    """Indices, the most promising first; empty if the search is over."""
+    """Indices of the configs, the most promising first. The array is empty if the search is complete."""
     promising: int
-    """Number of remaining configs that may be better than the best by more than `MARGIN`. They come first."""
+    """Number of remaining configs that may be better than the best profiled config by more than `MARGIN`."""
 
 
 class PartialSearch:
-    """Search of a space of C configs. It stores no results; pass all results to `propose`.
+    """Search of a space of C configs.
+
+    The search does not store results. The caller passes all results so far to each call of `propose`.
 
     Raises:
         KernrecError: scikit-learn is not installed.
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Prepare a space of tunables, (C, T).
+        """Prepare a space.
 
         Args:
-            spreads: Number of standard deviations between the mean and a bound.
+            tunables: Values of the T tunables of each config, (C, T).
+            seed: Seed of all random choices.
+            spreads: Number of standard deviations between the mean of the trees' predictions and a config's lower
+                bound.
         """
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
@@ -77,7 +88,7 @@ class PartialSearch:
 
         Args:
             tried: Indices of the K configs that were tried.
-            costs: Time and energy, or one of them, (K, 1 or 2); NaN for a config that failed.
+            costs: Time, energy, or both of each tried config, (K, 1 or 2). NaN for a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
         left[tried] = False
@@ -108,7 +119,16 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Return the trees' mean and deviation of each criterion for the configs `rest`, (len(rest), criteria) each."""
+        """Predict the criteria of configs by trees that are trained on the successful configs.
+
+        Args:
+            ran: Indices of the successful configs.
+            log: Logarithms of the costs of these configs.
+            rest: Indices of the configs to predict.
+
+        Returns:
+            Mean and standard deviation of the trees' predictions, (len(rest), criteria) each.
+        """
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -121,12 +141,19 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the columns to minimize, from the logarithms of time and energy, (N, 1 or 3)."""
+    """Return the criteria to minimize, (N, 1 or 3): the log costs, and with two costs also the mean of both.
+
+    Args:
+        log: Logarithms of time, energy, or both, (N, 1 or 2).
+    """
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """Return the logarithms of varying tunables, with the products and ratios of each pair, (C, F)."""
+    """Return the inputs of the trees, (C, F).
+
+    These are the logarithms of the tunables that vary, and the logarithms of the product and the ratio of each pair.
+    """
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

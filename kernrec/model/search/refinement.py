@@ -1,14 +1,15 @@
-"""Decide which problem and configs to measure next, by the expected reduction of regret (loss) per second.
+"""Decide which configs of which problems to measure next, to reduce the expected regret fastest.
 
-A visit measures some contenders of one problem in sequence. Switching to another problem takes time (for its inputs and
-its reference), so a visit may be worth several measurements.
+The regret of a problem is the relative cost of the recommended config above the best config. A visit is a sequence of
+measurements of one problem's contenders (configs that may be the best). Switching to another problem takes time to
+create its inputs and its reference result, so a visit may contain several measurements.
 
-    next()      the visit with the greatest expected gain per second
-    take()      records its results
-    forecast()  the expected gain of more seconds
+    next()      returns the visit with the greatest expected reduction of regret (gain) per second
+    take()      records a measurement
+    forecast()  returns the expected gain of measuring for a given number of seconds
 
-A measurement of one problem slightly changes the posterior of all other problems. Gains are computed again near
-the top, and for a few other problems in turn, so that decisions stay fast with many problems.
+A measurement of one problem slightly changes the posterior of all other problems. So that decisions stay fast with many
+problems, only the gains of the most promising problems, and of a few others in turn, are computed again.
 """
 
 import math
@@ -24,54 +25,62 @@ from kernrec.model.search.relearning import LEAST
 Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Number of problems whose gains are recomputed before a decision: the highest gain rates, and the oldest gains."""
+"""Numbers of problems whose gains are computed again before a decision: problems with the greatest gain per second, and
+problems whose gains were computed the longest time ago.
+"""
 _LONGEST = 4
-"""Maximum number of measurements of a visit."""
+"""Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
-"""Growth factor of the number of measurements after which the model is trained again."""
+"""The corrections of predictions are learned again when the number of measurements has grown by this factor."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of measurements after which the common scale of the errors is estimated again."""
+"""The common scale of the errors is estimated again after these numbers of new measurements, and after each multiple of
+`_RESCALED_EVERY`.
+"""
 
 
 @dataclass
 class Costs:
-    """Durations of measurements in seconds, learned from the visits so far."""
+    """Expected durations in seconds, which the caller can update from the visits so far."""
 
     visit_s: float
-    """Seconds to create the inputs and the reference of a problem."""
+    """Seconds to create the inputs and the reference result of a problem."""
     each_s: float
     """Seconds to measure one config."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Sequence of worthwhile measurements of one problem."""
+    """Sequence of measurements of one problem."""
 
     problem: int
+    """Index of the problem."""
     contenders: tuple[int, ...]
+    """Indices of the problem's contenders to measure, in this order."""
     gain: float
-    """Expected reduction of the weighted mean regret."""
+    """Expected reduction of the weighted mean of all problems' regrets."""
     seconds: float
-    """Expected duration in seconds."""
+    """Expected duration of the visit in seconds."""
 
 
 class _Outlook(NamedTuple):
-    """Expected gains of measuring a problem."""
+    """Expected gains of the next measurements of a problem."""
 
     sequence: list[tuple[int, float]]
-    """Contender and gain, in the order of measurement."""
+    """Contender and expected gain of each next measurement, in order."""
     as_of: int
-    """Number of measurements that were considered."""
+    """Number of measurements of all problems that had been recorded when the gains were computed."""
 
 
 class Refinement:
-    """Decide, visit after visit, what to measure."""
+    """Decide which visit to make next, given the measurements of all earlier visits."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with the current posterior and costs.
+        """Begin with the current posterior.
 
         Args:
-            noise: Standard deviation of the logarithm of a measurement.
+            posterior: Posterior of the costs of all contenders, which may already contain measurements.
+            costs: Expected durations of measurements.
+            noise: Expected standard deviation of the logarithm of a measured cost.
         """
         self.posterior = posterior
         self.costs = costs
@@ -85,7 +94,7 @@ class Refinement:
         self._outlook = [self._look(problem) for problem in range(len(posterior))]
 
     def look(self, problem: int) -> None:
-        """Compute the gains of a problem again."""
+        """Compute the expected gains of a problem again, from the current posterior."""
         self._outlook[problem] = self._look(problem)
 
     def _look(self, problem: int) -> _Outlook:
@@ -93,7 +102,7 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """Return the visit of a problem with the greatest gain per second; None if nothing is left to measure."""
+        """Return the visit of a problem with the greatest gain per second, or None if all contenders are measured."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence
@@ -104,7 +113,11 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second, except problems in `without`; None if all is measured."""
+        """Return the visit with the greatest gain per second, or None if no contender is left to measure.
+
+        Args:
+            without: Indices of problems that must not be visited.
+        """
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -124,9 +137,10 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Return whether the bound on the weighted mean regret is below `until`.
+        """Return whether the upper bound on the weighted mean regret is at most `until`.
 
-        If only possibly misjudged problems keep the bound above `until`, visit these problems next.
+        If the bound is above `until` only because some problems have fewer than two measurements and may be misjudged,
+        `next` returns visits of these problems until the next call of this method.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
@@ -134,7 +148,7 @@ class Refinement:
         return bound <= until
 
     def take(self, problem: int, measured: Measured) -> None:
-        """Record a measurement."""
+        """Record a measurement of a problem, and update the posterior and the expected gains."""
         self.posterior.watch(problem, measured)
         self._taken += 1
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
@@ -144,19 +158,19 @@ class Refinement:
             self.look(other)
 
     def _relearn(self) -> bool:
-        """Train the model again if there are enough new measurements, and return whether predictions changed."""
+        """Learn corrections again if there are enough new measurements, and return whether predictions changed."""
         if self._measured < self._relearned_at:
             return False
         self._relearned_at = max(LEAST, math.ceil(_RELEARNED_EVERY * self._measured))
         return self.posterior.relearn()
 
     def visits(self) -> list[Visit]:
-        """Return the best visit of each problem, greatest gain per second first."""
+        """Return the best visit of each problem that has contenders to measure, greatest gain per second first."""
         visits = [self._best_visit(problem) for problem in range(len(self._outlook))]
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return the expected reduction of the weighted mean regret in `seconds` seconds.
+        """Return by how much the weighted mean regret is expected to fall if measuring continues for some seconds.
 
         Only the next few measurements of each problem count, so the forecast is too low for long times.
         """

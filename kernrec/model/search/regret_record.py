@@ -1,13 +1,15 @@
-"""Check whether stated regrets (expected losses) were right: compare predicted reductions with actual gains.
+"""Check whether expected regrets were right, and correct them, by comparing their reductions with actual gains.
 
-On average, a correct expected regret falls by as much as the choice improves, for any measurements and stopping time:
-E[regret before - regret after] = E[cost of the choice before - cost of the choice after]. So over the last
-measurements of a run, both sums differ only by chance and by errors of the stated regrets. Their ratio corrects the
-remaining regrets.
+The regret of a problem is the log cost of the chosen config minus that of the best config. A model states the expected
+regret before and after each measurement. If the model is right, the expected regret falls on average by as much as the
+choice improves, whatever is measured: E[regret before - regret after] = E[cost of the choice before - cost of the
+choice after]. So the sums of both sides over recent measurements differ only by chance and by errors of the stated
+regrets. The ratio of the sums is used to correct the remaining stated regrets.
 
-Few problems are misjudged, but these by much. So the loss is a compound Poisson sum: losses of exponential size (mean
-`jump`), with a rate from the corrected regret. The same distribution of the observed gains makes the factor a gamma
-variable, and its uncertainty is part of the bound.
+Few problems have a wrong choice, but for those the loss is large. So the total loss is modeled as a compound Poisson
+sum: the number of losses follows from the corrected regret, and their sizes are exponentially distributed with the mean
+`jump`. The observed gains are assumed to follow the same distribution. Then the correction factor has a gamma
+distribution, whose uncertainty is included in the bound on the loss.
 """
 
 import math
@@ -17,16 +19,20 @@ import numpy as np
 Array = np.ndarray
 
 _MEMORY = 60.0
-"""Number of measurements after which the weight of a measurement falls to 1/e, because predictions improve."""
+"""Number of further measurements after which the weight of an earlier measurement has fallen to 1/e. Older measurements
+count less, because predictions improve during a run.
+"""
 _PRIOR = 4.0
-"""Weight of the prior assumption that stated regrets are right, as a number of losses."""
+"""Weight of the prior assumption that stated regrets are right, expressed as a number of observed losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
+"""Prior mean of the loss (a difference of log costs) on a problem with a wrong choice, and the weight of this prior,
+expressed as a number of observed losses.
+"""
 _DRAWS = 2048
 
 
 class RegretRecord:
-    """Record of stated regrets and actual gains; initially, it assumes that the regrets are right."""
+    """Record of stated regrets and actual gains. Without any measurement, stated regrets are assumed to be right."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
@@ -36,8 +42,8 @@ class RegretRecord:
         """Record a measurement.
 
         Args:
-            stated: Reduction of the regret of the measured problem.
-            gained: Reduction of the cost of the problem's choice.
+            stated: Stated regret of the measured problem before the measurement, minus its stated regret afterwards.
+            gained: Expected log cost of the problem's previous choice minus that of its new choice.
         """
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
@@ -45,7 +51,10 @@ class RegretRecord:
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice: half the ratio of the second moment to the first."""
+        """Return the mean loss on a problem with a wrong choice.
+
+        For exponentially distributed losses, the mean is half the ratio of the second moment to the first moment.
+        """
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:
@@ -53,16 +62,16 @@ class RegretRecord:
 
     @property
     def factor(self) -> float:
-        """Return the factor that corrects stated regrets."""
+        """Return the factor by which stated regrets should be multiplied to correct them."""
         shape, rate = self._gamma()
         return shape / rate
 
     def mean_losses(self, stated: Array, misjudged: Array, weights: Array, seed: int) -> Array:
-        """Return draws of the weighted mean loss over problems, (draws,).
+        """Return random draws of the weighted mean loss over all problems, (draws,).
 
         Args:
-            stated: Expected regret of each problem by the model, not corrected.
-            misjudged: Expected regret of each problem if the problem is misjudged.
+            stated: Uncorrected expected regret of each problem, if the model is right about the problem.
+            misjudged: Additional expected regret of each problem, in case that the model misjudges the problem.
             weights: Weights of the problems.
             seed: Seed of the draws.
         """

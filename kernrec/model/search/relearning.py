@@ -1,12 +1,14 @@
-"""Retrain during refinement: trees learn the errors of predictions from the measurements of all problems.
+"""Learn corrections of predictions while the configs of many problems are measured (`kernrec.model.search.refinement`).
 
-Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, two or more per problem, show where
-this ranking is wrong, also on unmeasured problems (`tools/evidence refine`).
+Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, at least two per problem, show
+where this ranking is wrong. Boosted trees learn the errors from the measurements of all problems, and correct the
+predictions of measured and unmeasured problems (`tools/evidence refine`).
 
-    what is learned   the error of a config relative to the other measured configs of its problem
-    held out          the correction of a problem comes from trees trained without its measurements, so that these
-                      measurements remain independent evidence
-    whether it helps  the corrections are scaled by how well they predict held-out data, and dropped if they fail
+    target       The trees predict the error of a config relative to the other measured configs of the same problem.
+    held out     The trees that correct a problem were trained without the problem's measurements. So these measurements
+                 remain independent evidence.
+    usefulness   The corrections are scaled by how well they predict held-out measurements, and dropped if they do not
+                 help.
 """
 
 from collections.abc import Sequence
@@ -18,44 +20,46 @@ import numpy as np
 Array = np.ndarray
 
 LEAST = 100
-"""Minimum number of measurements for learning; only problems with two or more measurements count."""
+"""Minimum number of measurements for learning corrections. Only problems with at least two measurements count."""
 _FOLDS, _MODELS, _TREES = 5, 2, 100
 _SETTINGS = {
     "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
     "nthread": 1,
 }  # fmt: skip
 _WORTH = 0.97
-"""Maximum remaining fraction of the held-out squared error for corrections to be used."""
+"""Corrections are used only if they reduce the squared error on held-out measurements to at most this fraction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Predictions and measurements of one problem with C contenders."""
+    """Predictions and measurements of one problem with C contenders (configs that may be the best)."""
 
     inputs: Array
-    """Inputs of the trees, (C, F); NaN for unknown values."""
+    """Inputs of the trees for each contender, (C, F); NaN for unknown values."""
     expected: Array
-    """Predicted log cost, (C,)."""
+    """Predicted log cost of each contender, (C,)."""
     rows: Array
-    """Indices of measured contenders, (M,)."""
+    """Indices of the M measured contenders, (M,)."""
     log_cost: Array
-    """Log cost of each measured contender, (M,)."""
+    """Measured log cost of each measured contender, (M,)."""
 
     def errors(self) -> Array:
-        """Return the errors of predictions relative to the problem's other errors, (M,)."""
+        """Return the errors of the predictions of measured contenders, minus their mean, (M,)."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 
 def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
-    """Learn from all measurements.
+    """Learn corrections of the predictions from all measurements.
 
     Args:
-        problems: Problems with the same features.
+        problems: Predictions and measurements of each problem. The columns of `inputs` must be the same for all
+            problems.
         seed: Seed of the trees and of the folds.
 
     Returns:
-        The corrections to add to the predicted log costs of each problem, (C,) each, and the remaining fraction of the
-            squared errors. None with too few measurements, without XGBoost, or if the trees predict nothing.
+        For each problem, the corrections to add to the predicted log costs, (C,), and the fraction of the squared
+            errors that remains after the corrections. None if there are too few measurements, if XGBoost is not
+            installed, or if the corrections do not help.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
@@ -63,7 +67,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    # Another input is each config's expected distance from the best.
+    # The trees also use how much worse than the best config each config is expected to be.
     inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):
