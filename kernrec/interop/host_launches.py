@@ -1,10 +1,9 @@
-"""Read grid, block and arguments of kernel launches from the host code of a CUDA program, as far as the text shows
-them.
+"""Read grid, block and arguments of kernel launches from the host code of a CUDA program.
 
-Expressions in the host code are reduced to numbers, kernel parameters and block extents. To do this, the module follows
-local variables, constants, macros, `dim3` objects and small helper functions such as rounded-up division. If a launch
-uses a parameter of the function that contains it, the module uses the value that the function's first caller passes.
-The program is only parsed, never executed.
+Values that the text does not determine are left out. Expressions in the host code are reduced to numbers, kernel
+parameters and block extents. To do this, the module follows local variables, constants, macros, `dim3` objects and
+small helper functions such as rounded-up division. If a launch uses a parameter of the function that contains it, the
+module uses the value that the function's first caller passes. The program is only parsed, never executed.
 """
 
 import re

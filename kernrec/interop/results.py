@@ -61,7 +61,7 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Convert a complete problem."""
+        """Convert a complete problem to this form, so that all its parts are stated."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
