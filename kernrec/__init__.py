@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
     """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` object is registered in this
-    process.
-    """
+    process."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -57,8 +56,7 @@ def _query(
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
     """Raise an error that suggests a keyword argument if an unknown dimension in the `with` block is probably a
-    typo.
-    """
+    typo."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:

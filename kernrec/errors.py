@@ -97,16 +97,13 @@ _LONGEST = 80
 """Maximum number of characters of a typed name that are compared with known names."""
 _SHORTEST_PREFIX = 3
 """Minimum length of a name that is suggested because the typed name begins with it. Shorter names, such as `m`, are
-prefixes of too many words.
-"""
+prefixes of too many words."""
 _LEAST_SIMILARITY = 0.5
 """Minimum `difflib` ratio of a suggestion. A ratio of 0.5 means that half of the letters match in order, as in `u7` and
-`u8`.
-"""
+`u8`."""
 _NEAR = 0.6
 """Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names. The unrelated names
-`speed` and `edp` have a ratio of 0.5.
-"""
+`speed` and `edp` have a ratio of 0.5."""
 _FEW = 12
 """Maximum number of names that a message lists in full if no name is similar to the typed name."""
 

@@ -99,12 +99,10 @@ class GPU:
     """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
     """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype (`f64`, `f32`, `f16`, `bf16`,
-    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key.
-    """
+    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key."""
     tensor_fma_per_clk_sm: Mapping[str, int]
     """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. The rates of `f16`, `bf16`, `tf32`,
-    `fp8` and `fp4` are for accumulation in f32.
-    """
+    `fp8` and `fp4` are for accumulation in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""

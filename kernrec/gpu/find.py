@@ -52,8 +52,7 @@ _UNSUPPORTED = (
     ),
 )
 """Unsupported GPUs that users ask for, as pairs: a regular expression for the folded name, and the reason that the
-error message gives.
-"""
+error message gives."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError

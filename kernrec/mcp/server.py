@@ -114,8 +114,7 @@ class Tools:
 
     def catalog(self) -> dict[str, Any]:
         """Return the names that other tools accept: GPUs, operators with their dimensions, library kernels and
-        networks.
-        """
+        networks."""
         ops = {
             op.name: {
                 "computes": op.title,
@@ -156,8 +155,7 @@ class Tools:
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
         """Check a kernel, and return the result. If there is no reference, return the first elements of each array
-        instead.
-        """
+        instead."""
         result = check(launch, reference, tolerance, self.limits)
         if reference is not None:
             return result.as_dict()
@@ -206,8 +204,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 def make_server(tools: Tools) -> Any:
     """Return an MCP server that offers the tools. Their schemas are derived from the type annotations in this
-    function.
-    """
+    function."""
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -342,8 +339,7 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Explain the costs of a config: bottleneck, roofline, energy by component, and the changes that would gain
-        most.
-        """
+        most."""
         query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
         request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
         return tools.explain(request, config or {})
@@ -365,8 +361,7 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Analyze your own kernel for a GPU: predict time, energy and bottleneck, and find better block sizes or
-        configs.
-        """
+        configs."""
         text = tools.source(source, file)
         query = Query(objective_named(objective), inputs=inputs)
         return analyze_source(

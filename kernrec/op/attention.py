@@ -94,8 +94,7 @@ def pairs(d: Names) -> int:
 
 def _untouched(d: Names) -> dict[str, int]:
     """Return the number of elements of k and v that no query reads, because they are before the first query's
-    window.
-    """
+    window."""
     before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
     return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
 

@@ -20,8 +20,7 @@ _ROWS = {"a": "b", "x": "a", "y": "c"}
 """Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
 """Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column, which is the result of the
-matvec.
-"""
+matvec."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:

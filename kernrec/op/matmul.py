@@ -143,8 +143,7 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
 )
 """Instruction counts of each activation per 32 results, indexed by the dimension `activation`. GELU and SiLU need an
 exponential and a division. These counts and those of the bias were determined by emulating the tiled kernels
-(`tests/model/analytical/test_launch_time.py`).
-"""
+(`tests/model/analytical/test_launch_time.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:

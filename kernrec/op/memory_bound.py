@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Constant that layernorm and rmsnorm add under the square root. It is PyTorch's default, which GPT-2 and Llama
-3 use.
-"""
+"""Constant that layernorm and rmsnorm add under the square root. It is PyTorch's default, which GPT-2 and Llama 3
+use."""
 
 _op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
 

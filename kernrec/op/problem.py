@@ -36,8 +36,7 @@ _KINDS = 1024
 
 LARGEST = 2**31 - 1
 """Maximum value of a dimension, and maximum number of elements of a tensor. Kernels index elements with 32-bit
-integers.
-"""
+integers."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Dim:
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
     """Default value, or the name of an earlier dimension whose value is the default; None if the dimension is
-    required.
-    """
+    required."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
@@ -123,8 +121,7 @@ class Op:
     """Returns mean and standard deviation of each input whose values are not standard normal, keyed by tensor name."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
     """Returns the work of the epilogue (bias, activation), which profiles exclude: counts per 32 results, keyed by the
-    emulator's metric.
-    """
+    emulator's metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -252,8 +249,7 @@ class Problem:
     op: str
     dims: tuple[tuple[str, int], ...]
     """Name and value of each given dimension in the op's order, without late dimensions that have their default
-    value.
-    """
+    value."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -273,23 +269,20 @@ class Problem:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Return all dimensions keyed by name, including derived dimensions such as the height of a convolution's
-        output.
-        """
+        output."""
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the values of all names that expressions in a kernel's spec may use: `sizes`, `dtype`, `layout` and
-        `dtype_bytes`.
-        """
+        `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
         """Return the canonical text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` converts it
-        back.
-        """
+        back."""
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
@@ -311,8 +304,7 @@ class Problem:
     @cached_property
     def too_large(self) -> str | None:
         """Return a description of the first tensor that is too large for 32-bit indices, or None if there is no such
-        tensor.
-        """
+        tensor."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"

@@ -136,8 +136,7 @@ class Answers:
 
     def options(self) -> dict[str, Any]:
         """Return the names that the page offers: operators with dimensions and example layers, kernels, GPUs, and
-        networks.
-        """
+        networks."""
         ops = []
         for op in all_ops():
             _, layers = layers_of(NetworkRequest(None, op.name))

@@ -340,9 +340,8 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five significant digits. This is more than their accuracy, and halves the size of the
-    JSON text.
-    """
+    """Round values to five significant digits. This is more than their accuracy, and halves the size of the JSON
+    text."""
     return [float(f"{value:.5g}") for value in values]
 
 

@@ -64,8 +64,7 @@ class PageServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors of connections that the browser closed during an answer. Print a traceback for all other
-        errors.
-        """
+        errors."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -127,12 +127,10 @@ differ by less than 6 %.
 """
 FLUSHED = Timing(9000.0, np.inf)
 """Timing of one launch between two events, after L2 was flushed. The clocks correspond to 6.6 us, the shortest recorded
-time on an A100.
-"""
+time on an A100."""
 FLASH = Timing(15000.0, 1.0)
 """Timing of attention in CUDA graphs. The clocks correspond to the shortest recorded times: 7.2 us on an H200 and 13.6
-us on an A100.
-"""
+us on an A100."""
 
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Fractions of the data sheet's tensor core rate and DRAM bandwidth that libraries reach, fitted like `GRAPH`."""

@@ -43,8 +43,7 @@ class CompactTrees:
     """Index of the feature that each split compares, (N,)."""
     threshold: Array
     """Threshold of each split, (N,). Values equal to the threshold or above go right. A leaf has NaN, so that no value
-    goes right.
-    """
+    goes right."""
     leaf: Array
     """Value of each leaf, (N,); 0 for splits."""
     base: float

@@ -34,8 +34,7 @@ MOST_ROWS = 1000
 """
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale. With more measurements, each feature
-has its own relevance.
-"""
+has its own relevance."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidate values of noise variance divided by signal variance.

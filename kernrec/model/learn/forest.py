@@ -41,8 +41,7 @@ class Forest:
     levels: int
     column: Array
     """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
-    go right.
-    """
+    go right."""
     value: Array
     """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),).
 

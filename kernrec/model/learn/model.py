@@ -98,8 +98,7 @@ class Model:
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
     """Whether the model had smaller errors than the analytical model on every held-out kernel. False if the training
-    data has only one kernel.
-    """
+    data has only one kernel."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
     """Trees by quantity (`HEADS`), or by `SHAPE`."""
 

@@ -46,8 +46,7 @@ class ClockRecording:
     @property
     def step(self) -> Array:
         """Time of the first launches (except the very first) of each measurement over the time of its last launches,
-        (N,).
-        """
+        (N,)."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 

@@ -36,8 +36,7 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 """Tiles of batched matmuls, by generation of the kernels."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Fraction of the FMA rate that a 128 x 128 tile reaches. The rate of a smaller tile is proportional to its relative
-area to the power of `_SMALL_TILE`.
-"""
+area to the power of `_SMALL_TILE`."""
 _TILE_CLK = 3200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
@@ -57,8 +56,7 @@ trees were trained with them.
 """
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. The power model would compute it from the leakage, but
-no recording determines the leakage of small GPUs.
-"""
+no recording determines the leakage of small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
