@@ -143,10 +143,8 @@ def main() -> int:
 
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Predict the time of the most frequent launch of each kernel, and print the results.
-
-    The result of this launch counts for all launches of the kernel.
-    """
+    """Predict the time of the most frequent launch of each kernel, and print the results. The result of this launch
+    counts for all launches of the kernel."""
     database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):

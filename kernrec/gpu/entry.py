@@ -281,14 +281,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`.
-
-    The last row, column and unit represent all larger numbers.
-
-    Returns:
-        The values by registers and warps (flat, index `registers * columns + warps`), the number of columns, and the
-            values by number of shared memory units.
-    """
+    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`. The last row, column and unit
+    represent all larger numbers."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -144,7 +144,6 @@ _generation_file = cache(_read)
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """Map each folded name or alias to the generation and the catalog name of its GPU."""
     return {
         fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
@@ -154,10 +153,8 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return the names of all GPUs, then all aliases, in their usual spelling.
-
-    Error messages suggest the first of two equally similar names, so names come before aliases.
-    """
+    """Return the names of all GPUs, then all aliases, in their usual spelling. Error messages suggest the first of two
+    equally similar names, so names come before aliases."""
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 

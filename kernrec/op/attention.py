@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the derived dimension `group`, the number of query heads per key/value head.
-
-    Raises:
-        UsageError: The dimensions are inconsistent, for example because a causal query has no key.
-    """
+    """Return the derived dimension `group`, the number of query heads per key/value head. Raise UsageError if the
+    dimensions are inconsistent, for example because a causal query has no key."""
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
@@ -73,10 +70,8 @@ OUTPUTS = ("bf16", "f16")
 
 
 def _flops(d: Names) -> int:
-    """Return the FLOPs of both matmuls, counting only pairs of a query and a key that are not masked.
-
-    The softmax is not counted, as in published figures.
-    """
+    """Return the FLOPs of both matmuls, counting only pairs of a query and a key that are not masked. The softmax is
+    not counted, as in published figures."""
     return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
 
 
@@ -110,10 +105,8 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the distributions of the inputs (q, k, v and scales) that are not standard normal.
-
-    They give the scores a standard deviation of 2, so that a few keys dominate, as in trained networks.
-    """
+    """Return the distributions of the inputs (q, k, v and scales) that are not standard normal. They give the scores a
+    standard deviation of 2, so that a few keys dominate, as in trained networks."""
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}

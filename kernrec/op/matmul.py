@@ -115,13 +115,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 
 def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
-    """Apply an activation function to x.
-
-    Args:
-        x: array of any shape.
-        activation: 0 for none, 1 for ReLU, 2 for GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), 3 for
-            SiLU.
-    """
+    """Apply an activation function to x."""
     import numpy as np
 
     activated: np.ndarray = np.maximum(x, 0) if activation == 1 else x

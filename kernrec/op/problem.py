@@ -52,11 +52,9 @@ class Dim:
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems of this op had been stored.
-
-    The `dims` and the `key` of a problem omit a late dimension with its default value, which must be a number. So keys
-    that were stored before the dimension existed remain valid.
-    """
+    """Whether the dimension was added after problems of this op had been stored. The `dims` and the `key` of a problem
+    omit a late dimension with its default value, which must be a number. So keys that were stored before the dimension
+    existed remain valid."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,8 @@ class Op:
     derive: Callable[[Names], dict[str, int]] = _nothing
     """Returns all other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """Returns, for some tensors, the number of elements that no kernel needs to read.
-
-    Tensors that a kernel must read completely are omitted.
-    """
+    """Returns, for some tensors, the number of elements that no kernel needs to read. Tensors that a kernel must read
+    completely are omitted."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Returns mean and standard deviation of each input whose values are not standard normal, keyed by tensor name."""
     finishing: Callable[[Names], dict[str, float]] = _nothing

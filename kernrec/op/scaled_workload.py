@@ -101,7 +101,6 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
 
 
 def _counted(problem: Problem, layer: Layer) -> str:
-    """Return the dimension that counts the independent items of a layer."""
     return layer.items or items_dimension(problem.op, problem.dim.get("batch", 1) > 1)
 
 

@@ -245,16 +245,8 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Select the points to show: the front, measured points, and the points nearest to the front.
-
-    Args:
-        candidates: candidates at all operating points.
-        front: indices of the front's points in the flattened table (operating points, candidates).
-        most: maximum number of points.
-
-    Returns:
-        The selected indices in the flattened table, ascending, and the number of points that were dropped.
-    """
+    """Select the points to show: the front, measured points, and the points nearest to the front. Return the selected
+    indices in the flattened table, ascending, and the number of points that were dropped."""
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:

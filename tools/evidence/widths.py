@@ -76,10 +76,7 @@ class Errors:
 
     def _weights(self, counted: Array) -> Array:
         """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
-        weights.
-
-        Only the rows in the mask `counted` have a weight.
-        """
+        weights. Only the rows in the mask `counted` have a weight."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -141,14 +138,8 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return the weight of the errors within a width, and the weight of all errors.
-
-    If there are two sides, the errors are all sums of an error of one side and an error of the other side.
-
-    Args:
-        sides: Ascending errors and weights, as from `Errors.scores`, of one or two independent parts.
-        width: Half-width of the interval.
-    """
+    """Return the weight of the errors within a width, and the weight of all errors. If there are two sides, the errors
+    are all sums of an error of one side and an error of the other side."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

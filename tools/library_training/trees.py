@@ -31,11 +31,8 @@ _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
-"""Minimum number of recorded powers for training trees that split.
-
-With fewer powers, only the mean level is learned. Trees would apply peculiarities of a few hundred long launches to
-short ones.
-"""
+"""Minimum number of recorded powers for training trees that split. With fewer powers, only the mean level is learned.
+Trees would apply peculiarities of a few hundred long launches to short ones."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
@@ -168,14 +165,7 @@ def between_errors(table: Table, quantity: str, gpu: str) -> Array:
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        rows: Indices of rows.
-        left_out: Masks of the rows to hold out. For each mask, trees are trained on the rest of `rows`.
-    """
+    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]

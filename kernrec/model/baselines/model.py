@@ -39,21 +39,17 @@ class VendorModel:
 
     op: str
     sets: tuple[SetModel, ...]
-    """Recorded sets, in order of preference.
-
-    For a problem and backend, the model uses the first set that covers the problem and contains the GPU. If there is
-    none, it uses a set that contains another GPU of the same architecture, or else the set with the most architectures.
-    """
+    """Recorded sets, in order of preference. For a problem and backend, the model uses the first set that covers the
+    problem and contains the GPU. If there is none, it uses a set that contains another GPU of the same architecture, or
+    else the set with the most architectures."""
 
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     """Cached predictions, by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times of problems whose power was not requested yet, by problem and name of the GPU.
-
-    Each value is a list of (times of several problems, index of this problem), with one entry per recorded set.
-    """
+    """Cached times of problems whose power was not requested yet, by problem and name of the GPU. Each value is a list
+    of (times of several problems, index of this problem), with one entry per recorded set."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -223,13 +219,8 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return the recorded sets with a data type and layout, or similar ones, nearest to the GPU first.
-
-        The list is empty if the GPU has no arithmetic in the data type.
-
-        Returns:
-            (index of the set, the set, whether the set contains the GPU) for each set.
-        """
+        """Return (index of the set, the set, whether the set contains the GPU) of each recorded set with a data type and
+        layout, or similar ones, nearest to the GPU first. Empty if the GPU has no arithmetic in the data type."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

@@ -41,20 +41,14 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 CAPPED = 0.95
-"""Minimum fraction of the power limit at which a predicted power counts as limited.
-
-The mean power of a loop that the power limit slows down is slightly below the limit.
-"""
+"""Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a loop that the
+power limit slows down is slightly below the limit."""
 REACHED = 0.9
-"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach.
-
-Recorded large matmuls reach 0.79 of the data sheet's rate (`TENSOR_SHARE`) at a clock that the power limit lowers.
-"""
+"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach. Recorded large
+matmuls reach 0.79 of the data sheet's rate (`TENSOR_SHARE`) at a clock that the power limit lowers."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change.
-
-It is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on. Their root mean square is 0.65.
-"""
+"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change. It is
+the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on. Their root mean square is 0.65."""
 MODELLED = 1.35
 """Factor of the 90 % interval of a power that was computed with the power model (`tools/evidence power`)."""
 _ROUNDS = 40
@@ -183,15 +177,7 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 def _carried(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
-    """Transfer one prediction to a power limit and clock.
-
-    Args:
-        prediction: Prediction for the default operating point.
-        core_j: Energy of core events in joules at nominal voltage.
-        gpu: GPU of the prediction.
-        limit_w: Power limit in watts, or None for the default.
-        clock_hz: Locked clock, or None for an unlocked clock.
-    """
+    """Transfer one prediction to a power limit and clock."""
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
@@ -254,10 +240,8 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy in joules at nominal voltage that is left for core events.
-
-    This is the energy at power `drawn_w` over the predicted time, without static power and without DRAM traffic.
-    """
+    """Return the energy in joules at nominal voltage that is left for core events. This is the energy at power
+    `drawn_w` over the predicted time, without static power and without DRAM traffic."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -273,14 +257,7 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
 
 
 def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less.
-
-    Args:
-        power: Power model of the GPU.
-        core_j: Energy of core events in joules at nominal voltage.
-        dram_j: Energy of DRAM traffic in joules.
-        latency_s: Time of the launch in seconds.
-    """
+    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:
@@ -359,10 +336,8 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return the result of `work_of` for a mixture of experts with uneven routing.
-
-    The bytes are the weights that the busiest GPU is expected to read, and all tokens before and after.
-    """
+    """Return the result of `work_of` for a mixture of experts with uneven routing. The bytes are the weights that the
+    busiest GPU is expected to read, and all tokens before and after."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

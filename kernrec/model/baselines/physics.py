@@ -45,10 +45,8 @@ _WAIT_S = 0.6e-6
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
 """Fraction of the data sheet's rate that attention reaches, on tensor cores (True) and outside of them (False)."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of a convolution as an implicit matmul relative to a plain matmul of the same size.
-
-The key is whether the convolution runs on tensor cores.
-"""
+"""Time of a convolution as an implicit matmul relative to a plain matmul of the same size. The key is whether the
+convolution runs on tensor cores."""
 _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
@@ -108,10 +106,8 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the times of a matmul with the fastest library tile.
-
-    A matrix-vector product outside of tensor cores is limited by reading the matrix once.
-    """
+    """Return the times of a matmul with the fastest library tile. A matrix-vector product outside of tensor cores is
+    limited by reading the matrix once."""
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)

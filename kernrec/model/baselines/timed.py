@@ -39,11 +39,9 @@ _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest item count that is evaluated to limit the time of smaller counts, by op.
-
-A backend can pad a problem, so it never needs longer for fewer items (rows, images or sequences). Elementwise ops need
-a larger count than other ops before they take longer than a launch.
-"""
+"""Largest item count that is evaluated to limit the time of smaller counts, by op. A backend can pad a problem, so it
+never needs longer for fewer items (rows, images or sequences). Elementwise ops need a larger count than other ops
+before they take longer than a launch."""
 _FARTHEST_ELSE = 1 << 14
 """Largest item count that is evaluated for all other ops."""
 

@@ -104,16 +104,9 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process. The length scale and the noise level maximize the marginal likelihood.
-
-    Args:
-        rows: Standardized features, (M, F).
-        error: Values to model, (M,).
-        lengths: Candidate length scales.
-
-    Returns:
-        The length scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,).
-    """
+    """Fit a Gaussian process. The length scale and the noise level maximize the marginal likelihood. Return the length
+    scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,). Shapes: `rows` (M, F), `error`
+    (M,)."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -133,10 +126,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 def _relevance(rows: Array, error: Array) -> Array:
     """Return the relevance of each feature, (F,): the factor of the feature that maximizes the posterior probability.
-
     The length scale of the resulting process is 1. Rprop (Riedmiller and Braun, 1993) optimizes the noise, the length
-    scale and the relevances in logarithmic form. Its steps follow the signs of the gradient.
-    """
+    scale and the relevances in logarithmic form. Its steps follow the signs of the gradient."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -155,15 +146,8 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return the negative log posterior of a Gaussian process, and its gradient with respect to `parameters`.
-
-    The signal variance has its most likely value.
-
-    Args:
-        parameters: Log noise, log length scale and log relevances, (2 + F,).
-        apart: Squared differences between every two rows, for each feature, (F, M * M).
-        error: Values to model, (M,).
-    """
+    """Return the negative log posterior of a Gaussian process, and its gradient with respect to `parameters`. The
+    signal variance has its most likely value. Shapes: `parameters` (2 + F,), `apart` (F, M * M), `error` (M,)."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))
@@ -186,10 +170,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return the mean and the standard deviation of each feature, (F,) each.
-
-    The standard deviation is infinite for a feature that is constant or is unknown in any row.
-    """
+    """Return the mean and the standard deviation of each feature, (F,) each. The standard deviation is infinite for a
+    feature that is constant or is unknown in any row."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -197,7 +179,6 @@ def _frame(matrix: Array) -> tuple[Array, Array]:
 
 
 def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
-    """Return the used features, standardized so that two random rows are about sqrt(2) apart."""
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))

@@ -238,12 +238,8 @@ def _prior_share(distance: Array) -> Array:
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance.
-
-    Args:
-        error: Absolute log errors, (N,).
-        distance: Distances from the training data, (N,) or one number.
-    """
+    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance. Shapes: `error`
+    (N,), `distance` (N,)."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -252,16 +248,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w for which the interval's coverage reaches `level`.
-
-    The coverage is share(w) + prior_weight * P(absolute log error of the analytical model < w).
-
-    Args:
-        score: Smallest width that covers each row, in ascending order, (N,).
-        share: Cumulative weight of the rows up to each score, (N,).
-        prior_weight: Weight of the missing groups, which are assumed to have the analytical model's errors.
-        level: Coverage to reach.
-    """
+    """Return the smallest width w for which the interval's coverage reaches `level`. The coverage is share(w) +
+    prior_weight * P(absolute log error of the analytical model < w). Shapes: `score` (N,), `share` (N,)."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

@@ -43,10 +43,8 @@ class Forest:
     """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
     go right."""
     value: Array
-    """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),).
-
-    A value equal to the threshold goes right.
-    """
+    """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),). A value equal to
+    the threshold goes right."""
     base: float
     """Constant added to the sum of leaves."""
 

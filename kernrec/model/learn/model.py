@@ -27,12 +27,9 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and its lower bound.
-
-If both times are equal, the result is 2**(1/16) = 1.04 times their value, because no kernel reaches the peak. Configs
-near the bound keep their order. Of the exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without
-increasing the errors of their times.
-"""
+"""Exponent of the smooth maximum of a corrected time and its lower bound. If both times are equal, the result is
+2**(1/16) = 1.04 times their value, because no kernel reaches the peak. Configs near the bound keep their order. Of the
+exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without increasing the errors of their times."""
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
@@ -85,11 +82,9 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals by quantity (`latency` or `energy`), then by key.
-
-    A key is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows
-    (`conformal.on_rows`), `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`.
-    """
+    """Intervals by quantity (`latency` or `energy`), then by key. A key is a GPU, a GPU and a data type
+    (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`), `*` for all GPUs together,
+    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]

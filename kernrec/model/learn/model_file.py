@@ -96,10 +96,6 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder until this process has written a model, waiting for other writers.
-
-    Another writer would delete trees that no card names yet.
-    """
     descriptor = lock_path(folder / ".lock", wait_s=math.inf)
     assert descriptor is not None
     try:
@@ -253,12 +249,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of one quantity. Raises `UsageError` if the file does not match the card or the trees are invalid.
-
-    Args:
-        card: Path of the card.
-        entry: Entry of the quantity in the card's `heads`.
-    """
+    """Read the trees of one quantity. Raises `UsageError` if the file does not match the card or the trees are
+    invalid."""
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

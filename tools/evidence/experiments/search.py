@@ -31,10 +31,8 @@ from kernrec.model.search.genetic_search import GeneticSearch
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02
-"""Number of timed launches of a measurement, and maximum noise.
-
-The maximum is needed because some recorders stored only the range of times, which a single slow launch widens.
-"""
+"""Number of timed launches of a measurement, and maximum noise. The maximum is needed because some recorders stored
+only the range of times, which a single slow launch widens."""
 Trace = list[tuple[int, bool]]
 """(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
 Searches = dict[str, Callable[[int], Trace]]

@@ -22,33 +22,22 @@ from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
 TF32_CYCLES = 0.279605 * 210e6
-"""Core cycles of the recorded TF32 matmul on the RTX 3090.
-
-They were computed from the matmul's time under the limit of 100 W, where the GPU runs at its lowest clock.
-"""
+"""Core cycles of the recorded TF32 matmul on the RTX 3090. They were computed from the matmul's time under the limit of
+100 W, where the GPU runs at its lowest clock."""
 TF32_DRAM_BYTES = 41e9
-"""DRAM traffic of the recorded TF32 matmul in bytes.
-
-The matmul takes equally long under limits of 300 and 450 W, so DRAM must be the bottleneck, at 0.9 of 936 GB/s.
-"""
+"""DRAM traffic of the recorded TF32 matmul in bytes. The matmul takes equally long under limits of 300 and 450 W, so
+DRAM must be the bottleneck, at 0.9 of 936 GB/s."""
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
-"""Values of m for which the recorded power of H200 GEMMs is wrong.
-
-The power is about half of the power for `m - 1` and `m + 1`, at equal throughput.
-"""
+"""Values of m for which the recorded power of H200 GEMMs is wrong. The power is about half of the power for `m - 1` and
+`m + 1`, at equal throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants.
-
-With this assumption, one set of coefficients fits the A100's streams, BabelStream and loop of constants with an error
-of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM (RTX A4000, A40), FMAs of streamed data take 1.9 times as much
-energy, and FMAs that read three operands run at 0.63 of the peak rate.
-"""
+"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants. With this assumption, one set of
+coefficients fits the A100's streams, BabelStream and loop of constants with an error of 1.9 % instead of 4.4 %. On GPUs
+with 128 lanes per SM (RTX A4000, A40), FMAs of streamed data take 1.9 times as much energy, and FMAs that read three
+operands run at 0.63 of the peak rate."""
 SHORT_S = 1e-4
-"""Time in seconds below which the recorded power of matmuls with m > 256 is wrong.
-
-From k = 1024 to 16384, the throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690
-W.
-"""
+"""Time in seconds below which the recorded power of matmuls with m > 256 is wrong. From k = 1024 to 16384, the
+throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690 W."""
 
 
 @dataclass(frozen=True)

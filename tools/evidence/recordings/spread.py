@@ -44,10 +44,8 @@ class Spread:
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
     """Logarithms of another time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's time) pairs.
-
-    The key consists of the key of `again`, the variant, `n` and `k`.
-    """
+    """(`m`, logarithm of a later version's time over the row's time) pairs. The key consists of the key of `again`, the
+    variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
         """Add another time of a row's problem that the same version took."""

@@ -30,19 +30,14 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Fractions of the data sheet's rates that kernels reach.
-
-The values are for tensor cores, for DRAM in long prompts and in decoding, and for DRAM in short prompts. Like the
-constants below, they were fitted to the recordings of three backends on six GPUs.
-"""
+"""Fractions of the data sheet's rates that kernels reach. The values are for tensor cores, for DRAM in long prompts and
+in decoding, and for DRAM in short prompts. Like the constants below, they were fitted to the recordings of three
+backends on six GPUs."""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles in addition to the wave's arithmetic.
-
-The key is whether the GPU has asynchronous tensor cores (sm_90, sm_100, sm_103). On other GPUs, an SM runs several
-blocks, which hide most of these clocks.
-"""
+"""Clocks of a wave of tiles in addition to the wave's arithmetic. The key is whether the GPU has asynchronous tensor
+cores (sm_90, sm_100, sm_103). On other GPUs, an SM runs several blocks, which hide most of these clocks."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
