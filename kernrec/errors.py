@@ -8,10 +8,8 @@ from contextlib import contextmanager
 
 
 class KernrecError(Exception):
-    """kernrec could not complete a request; the message is one line.
-
-    The message may quote an untrusted file, so control characters and line ends are escaped.
-    """
+    """kernrec could not complete a request; the message is one line. The message may quote an untrusted file, so
+    control characters and line ends are escaped."""
 
     exit_status = 1
 
@@ -74,11 +72,9 @@ def fold(name: str) -> str:
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
-
-    If names begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates
-    most similar. If no name is similar enough, return the longest name that is a prefix of `typed`.
-    """
+    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation. If names
+    begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates most
+    similar. If no name is similar enough, return the longest name that is a prefix of `typed`."""
     wanted = fold(typed)
     folded: dict[str, str] = {}
     for name in names:

@@ -77,11 +77,9 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 
 
 class Program(NamedTuple):
-    """Program of a suite, with its arguments.
-
-    `check` is `output` if the program prints whether its result is correct, or `status` if only the exit status shows
-    this. `verified` is `right` if the program ran correctly before, or else empty.
-    """
+    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct,
+    or `status` if only the exit status shows this. `verified` is `right` if the program ran correctly before, or else
+    empty."""
 
     suite: str
     name: str

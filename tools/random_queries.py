@@ -171,10 +171,8 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
 
 
 def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
-    """Draw a shape that the op accepts. Kernels can index most of these shapes.
-
-    If `plain`, most sizes are multiples of 64 and there is no epilogue, because many single kernels require this.
-    """
+    """Draw a shape that the op accepts. Kernels can index most of these shapes. If `plain`, most sizes are multiples of
+    64 and there is no epilogue, because many single kernels require this."""
     while True:
         shape = _DRAWN[op.name](draw)
         if plain and draw.random() < 0.8:

@@ -20,20 +20,16 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled kernels and profiles are used for `sm`.
-
-    This is 100 for 103, 120 for 121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0
-    and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
-    """
+    """Return the compute capability whose compiled kernels and profiles are used for `sm`. This is 100 for 103, 120 for
+    121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0 and 12.0 (CUDA C++ Programming
+    Guide 13, family-specific targets)."""
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share.
-
-    Shared memory sizes (`smem`) are in bytes; registers are 32-bit.
-    """
+    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share. Shared memory
+    sizes (`smem`) are in bytes; registers are 32-bit."""
 
     sm: int
     """Compute capability, such as 89."""
@@ -133,7 +129,6 @@ class GPU:
         """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
 
         Args:
-            dtype: data type of the operations.
             tensor: whether tensor cores compute the operations.
 
         Returns:
@@ -198,9 +193,6 @@ def occupancy(
     broadcast.
 
     Args:
-        limits: Limits of the GPU's SMs.
-        threads: Threads per block.
-        registers: Registers per thread.
         smem_bytes: Static and dynamic shared memory per block, in bytes.
 
     Returns:
@@ -264,7 +256,6 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
 
     Args:
-        limits: Limits of the GPU's SMs.
         blocks: Number of resident blocks per SM, as an array.
         smem_bytes: Shared memory per block in bytes, as an array.
     """

@@ -83,11 +83,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the GPUs in a comma-separated list of names, without repetitions.
-
-    Raises:
-        UsageError: The list is empty, or a name is unknown.
-    """
+    """Return the GPUs in a comma-separated list of names, without repetitions. Raises `UsageError` if the list is
+    empty, or a name is unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists what is known)")
@@ -105,11 +102,9 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it.
-
-    Answers are cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets
-    a hash of its figures as a suffix.
-    """
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it. Answers are
+    cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets a hash of
+    its figures as a suffix."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:

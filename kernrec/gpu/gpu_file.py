@@ -110,7 +110,6 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
     """Return the GPU that a parsed GPU file describes.
 
     Args:
-        data: Content of the file.
         source: Text that states where the figures come from.
 
     Raises:

@@ -61,11 +61,8 @@ class Folder:
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Replace each GPU file in a comma-separated list by the name of its GPU.
-
-        Raises:
-            UsageError: A file is outside the folder, or describes an impossible GPU.
-        """
+        """Replace each GPU file in a comma-separated list by the name of its GPU. Raises `UsageError` if a file is
+        outside the folder, or describes an impossible GPU."""
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
 
@@ -102,7 +99,6 @@ class Tools:
     """Implementation of the tools, as methods with plain arguments. Messages of errors are one line.
 
     Args:
-        recommender: The recommender.
         folder: Folder whose files may be read.
         limits: Resource limits of each check and each analysis of a source.
     """

@@ -98,10 +98,8 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name of a data type, such as `f16` for `fp16`, `half` or `Float16`.
-
-    An unknown name is returned in lower case. The caller decides whether to refuse it.
-    """
+    """Return the canonical name of a data type, such as `f16` for `fp16`, `half` or `Float16`. An unknown name is
+    returned in lower case. The caller decides whether to refuse it."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 

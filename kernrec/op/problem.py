@@ -174,7 +174,6 @@ class Op:
 
         Args:
             sizes: all given dimensions, including defaults.
-            dtype: canonical data type.
 
         Raises:
             UsageError: The dimensions are inconsistent.
@@ -236,11 +235,8 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`.
-
-    Problems are hashable, and equal if their values are equal. Properties are computed once, so callers must not modify
-    the objects that they return.
-    """
+    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`. Problems are hashable, and equal if their
+    values are equal. Properties are computed once, so callers must not modify the objects that they return."""
 
     op: str
     dims: tuple[tuple[str, int], ...]
@@ -284,10 +280,8 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """Return the problem's key in a form for readers.
-
-        If a kernel's spec declares the problem, the title has the types of the outputs instead of dtype and layout.
-        """
+        """Return the problem's key in a form for readers. If a kernel's spec declares the problem, the title has the
+        types of the outputs instead of dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
@@ -313,10 +307,8 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the compulsory memory traffic in bytes.
-
-        Each input element that is needed is read once, and each output element is written once.
-        """
+        """Return the compulsory memory traffic in bytes. Each input element that is needed is read once, and each
+        output element is written once."""
         return self._traffic[1]
 
     @property

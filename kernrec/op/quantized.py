@@ -41,10 +41,7 @@ def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of the scales of activations (rows, k), keyed by the suffix that forms the name of the scales'
-    tensor.
-
-    The result is empty for bf16 activations, which have no scales.
-    """
+    tensor. The result is empty for bf16 activations, which have no scales."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
@@ -56,7 +53,6 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
     After scaling, activations have standard deviation 1, and weights have standard deviation `wide`.
 
     Args:
-        quantized: quantization format.
         activations: name of the tensor of activations.
         weights: name of the tensor of weights.
         wide: standard deviation of the weights.

@@ -112,7 +112,6 @@ def report(
     """Return a report as HTML, and one line for each part that is missing from it.
 
     Args:
-        answers: Answers of the page.
         gpus: GPUs to compare, at least one.
         subjects: Subjects of the fronts.
         workload: Name of a network to show; None to show no network.

@@ -71,8 +71,6 @@ class Subject:
         """Return the answer for the subject, whose notes and baselines the page shows.
 
         Args:
-            recommender: the recommender.
-            gpu: the GPU.
             candidates: result of `candidates`; None if no kernel runs the problem in its data type.
         """
         if self.kernel is None or candidates is None:
@@ -118,21 +116,16 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the dimensions that the page initially shows for a kernel.
-
-    They are the default values in the kernel's spec, or the dimensions of the first layer in the default workload of
-    its op.
-    """
+    """Return the dimensions that the page initially shows for a kernel. They are the default values in the kernel's
+    spec, or the dimensions of the first layer in the default workload of its op."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown` first, then the user's own kernels.
-
-    Kernels that cannot be read are skipped.
-    """
+    """Return the kernels that the page offers: `shown` first, then the user's own kernels. Kernels that cannot be read
+    are skipped."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -172,10 +165,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     measurements.
 
     Args:
-        recommender: The recommender.
         subject: The problem, with all kernels of its op or one kernel.
-        gpu: The GPU.
-        most: Maximum number of points.
 
     Returns:
         Plain values. `points` has one list per column. The columns `kernel`, `config`, `point`, `source` and

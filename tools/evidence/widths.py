@@ -54,10 +54,8 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return errors in ascending order, and their weights.
-
-        If `pairs`, return the differences between the errors of two configs of a kernel on one problem and GPU.
-        """
+        """Return errors in ascending order, and their weights. If `pairs`, return the differences between the errors of
+        two configs of a kernel on one problem and GPU."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -97,10 +95,8 @@ Parts = Sequence[Errors]
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the half-width for each of R regimes, (R,), as a logarithm.
-
-    If `pairs`, the half-widths are those of the difference of two errors.
-    """
+    """Return the half-width for each of R regimes, (R,), as a logarithm. If `pairs`, the half-widths are those of the
+    difference of two errors."""
     first, *others = parts
     of_all = _width(parts, pairs)
     own = [first.take(first.regime == number) for number in range(len(REGIMES))]
@@ -108,10 +104,8 @@ def by_regime(parts: Parts, pairs: bool) -> Array:
 
 
 def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors.
-
-    If `pairs`, count the differences of two errors.
-    """
+    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors. If `pairs`,
+    count the differences of two errors."""
     first, *others = parts
     shares = weights = 0.0
     for number, width in enumerate(widths.tolist()):

@@ -204,10 +204,8 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time.
-
-    Return them with the range of the recorded work.
-    """
+    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time. Return them with the range of the
+    recorded work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}

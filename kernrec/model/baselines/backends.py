@@ -112,7 +112,6 @@ def is_wanted(backend: str, wanted: Collection[str], version: str | None = None)
     """Return whether the user requested a backend. `SGLang (static scales)` also counts as SGLang.
 
     Args:
-        backend: Name of the backend.
         wanted: Requested names, some of which end in `@` and a version. If empty, every backend is requested.
         version: Version of the backend, which may be followed by a comma and a variant.
     """

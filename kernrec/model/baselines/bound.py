@@ -47,11 +47,8 @@ _FLOPS = 2.0 * 8192.0**3
 
 @lru_cache(maxsize=256)
 def sustained_flops(gpu: GPU, dtype: str) -> float:
-    """Return the FLOP/s that a GPU sustains under its default power limit in an 8,192 x 8,192 x 8,192 matmul.
-
-    The ratio of the energy of core events to the energy of arithmetic is that of recorded matmuls
-    (`BESIDE_ARITHMETIC`).
-    """
+    """Return the FLOP/s that a GPU sustains under its default power limit in an 8,192 x 8,192 x 8,192 matmul. The ratio
+    of the energy of core events to the energy of arithmetic is that of recorded matmuls (`BESIDE_ARITHMETIC`)."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
     seconds, core_j = _FLOPS / peak, _FLOPS * joules * BESIDE_ARITHMETIC[True]
@@ -168,14 +165,10 @@ def bound_of(
     """Return a bound with its table of features.
 
     Args:
-        device: Rates of the GPU.
-        dims: Names of the dimensions.
         sizes: Sizes of the dimensions, (D, N).
         total_s: Lower bound on the time in seconds, (N,).
-        parts: `Bound.parts`.
         shares: Times in seconds by name, (N,) each. The fraction of the total that each time takes is a feature.
         columns: Further features by name, (N,) each.
-        work_s: `Bound.work_s`.
     """
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
@@ -201,20 +194,16 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the features of an op: a module or, for an operator over rows, an entry of `rows.OPS`.
-
-    The module is imported on first use.
-    """
+    """Return the features of an op: a module or, for an operator over rows, an entry of `rows.OPS`. The module is
+    imported on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key that distinguishes the kinds of problems of an op that were recorded separately.
-
-    The key is the data type. For some ops, the data type of another tensor is added.
-    """
+    """Return the key that distinguishes the kinds of problems of an op that were recorded separately. The key is the
+    data type. For some ops, the data type of another tensor is added."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -230,10 +219,6 @@ def features(
     """Return the lower bound of N problems, and their features by name, (N,) each.
 
     Args:
-        op: Op of the problems.
-        gpu: GPU that runs the problems.
-        dtype: Data type of the problems.
-        layout: Layout of the problems.
         dims: Sizes by name of the dimension, (N,) each.
         timing: How the problems were timed.
     """
@@ -263,7 +248,6 @@ def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
     """Return the features for power: log2 of the fraction of the time that each part of the bound is busy, (N,) each.
 
     Args:
-        bound: Bound of the problems.
         latency_s: Time of each problem in seconds, (N,).
     """
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
@@ -378,7 +362,6 @@ class PowerBase:
         """Return the power of N problems in watts, limited to `most_w`.
 
         Args:
-            bound: Bound of the problems.
             latency_s: Time of the problems in seconds; the last axis is the problem.
             most_w: Maximum power in watts.
         """

@@ -35,7 +35,6 @@ def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
     Args:
         latency: Latency of the problem's recorded form (`as_recorded`).
         problem: Problem, possibly with a bias or an activation.
-        gpu: GPU that runs the problem.
     """
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:

@@ -74,7 +74,6 @@ def at_point(
     Args:
         predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
             Pass all predictions that will be compared together, because they share the energy of core events.
-        gpu: GPU of the predictions.
         point: Power limit and clock.
         problem: Problem of the predictions, if known. Its arithmetic determines the energy of core events if the power
             limit slows down the backends, and the minimum time.
@@ -97,10 +96,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with its power limited to the GPU's power limit.
-
-    If the power was not recorded, it is computed with the power model.
-    """
+    """Return a prediction for the default operating point with its power limited to the GPU's power limit. If the power
+    was not recorded, it is computed with the power model."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -312,7 +309,6 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
     Args:
         flops: Operations of each call, (N,).
         moved: Compulsory bytes of each call, (N,).
-        rates: Rates of the GPU.
     """
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
@@ -325,7 +321,6 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     expected to read.
 
     Args:
-        problem: Problem of any op.
         kernel: Names of the kernels that ran, or None if they are unknown. Some cuDNN kernels need fewer
             multiplications.
     """

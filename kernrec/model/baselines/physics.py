@@ -71,11 +71,9 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type.
-
-    The backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
-    vLLM.
-    """
+    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type. The
+    backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
+    vLLM."""
     problem = as_matmul(problem)
     if not rate_of(gpu, problem.dtype):
         return None

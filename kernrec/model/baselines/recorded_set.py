@@ -239,8 +239,6 @@ class SetModel:
 
         Args:
             call: Latency of the call.
-            gpu: GPU that runs the call.
-            bound: Bound of several problems.
             number: Index of the problem in `bound`.
         """
         if not self.floors or bound.work_s is None:

@@ -80,12 +80,7 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between each problem's value and either end of its interval.
-
-        Args:
-            distances: `Timed.distances`.
-            off_grid: `Timed.off_grid`.
-        """
+        """Return the factor between each problem's value and either end of its interval."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -127,10 +122,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (dimension that counts the items of a matmul, that of batched matmuls, largest count to evaluate).
-
-        A dimension is an index into `DIMS`, or -1 if there is none.
-        """
+        """Return (dimension that counts the items of a matmul, that of batched matmuls, largest count to evaluate). A
+        dimension is an index into `DIMS`, or -1 if there is none."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -178,10 +171,8 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees of a quantity, prepared for the features in a bound's table.
-
-        The result is cached until a table has other features.
-        """
+        """Return the trees of a quantity, prepared for the features in a bound's table. The result is cached until a
+        table has other features."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -270,12 +261,7 @@ class Timed:
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
         """Return the name of a backend, its latency for a problem, and the seconds of the latency that the launch
-        takes.
-
-        Args:
-            place: Index of the backend.
-            number: Index of the problem.
-        """
+        takes."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)

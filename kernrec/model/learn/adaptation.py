@@ -192,9 +192,7 @@ def matern(a: Array, b: Array, length: float) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array (N, M).
-
-    No intermediate array has N x M x F elements.
-    """
+    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array (N, M). No intermediate
+    array has N x M x F elements."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
     return np.asarray(np.maximum(squared, 0.0))  # Rounding can make a squared distance negative.

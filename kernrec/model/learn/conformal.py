@@ -124,19 +124,15 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows.
-
-    If `row_kind` is empty, return the key for the GPU and the data type.
-    """
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows. If `row_kind` is empty, return
+    the key for the GPU and the data type."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction.
-
-    The factor grows with the distance of a candidate from the training data.
-    """
+    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction. The
+    factor grows with the distance of a candidate from the training data."""
 
     width: float
     """Logarithm of the factor for candidates inside the training data."""
@@ -177,7 +173,6 @@ def factor_at(width: Array | float, distance: Array | float) -> Array:
     """Return the factor between a prediction and either end of its interval.
 
     Args:
-        width: `Interval.width`.
         distance: Distance from the training data (`Extent.distance`).
     """
     return np.asarray(np.exp(half_width_at(width, distance)))

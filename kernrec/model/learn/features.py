@@ -214,9 +214,7 @@ FEATURES: tuple[Feature, ...] = (
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables.
-
-    Columns of tunables are only included if `groups` contains `schedule`.
-    """
+    Columns of tunables are only included if `groups` contains `schedule`."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed

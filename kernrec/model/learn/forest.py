@@ -28,12 +28,9 @@ _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a 
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees with L levels of splits, over F features.
-
-    T is the number of trees, rounded up to a multiple of eight with empty trees. Nodes are stored level by level, and
-    tree by tree within a level: the root of tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T
-    + 1.
-    """
+    """Complete binary trees with L levels of splits, over F features. T is the number of trees, rounded up to a
+    multiple of eight with empty trees. Nodes are stored level by level, and tree by tree within a level: the root of
+    tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T + 1."""
 
     features: int
     trees: int
@@ -50,11 +47,8 @@ class Forest:
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
-        """Convert an `xgboost.Booster` that was trained with squared errors.
-
-        Raises:
-            ValueError: A tree is too deep, or a number in it is implausible.
-        """
+        """Convert an `xgboost.Booster` that was trained with squared errors. Raises `ValueError` if a tree is too deep,
+        or a number in it is implausible."""
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
         trees = learner["gradient_booster"]["model"]["trees"]
@@ -122,10 +116,8 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged.
-
-        The caller must already have verified a hash of the whole file.
-        """
+        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged. The caller
+        must already have verified a hash of the whole file."""
         header, arrays = unpack(data, intact=True)
         try:
             column, value = arrays["column"], arrays["value"]

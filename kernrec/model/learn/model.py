@@ -33,11 +33,9 @@ exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without inc
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each candidate in seconds, (C,).
-
-    The minimum assumes that blocks run in the modeled number of rounds and that arithmetic runs at the clock under the
-    power limit. Unknown parts of the time count as zero.
-    """
+    """Return the minimum time of each candidate in seconds, (C,). The minimum assumes that blocks run in the modeled
+    number of rounds and that arithmetic runs at the clock under the power limit. Unknown parts of the time count as
+    zero."""
     return _least_seconds(inputs.gpu, inputs.quantities())
 
 
@@ -99,11 +97,9 @@ class Model:
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return whether the model was at least as good as the analytical model on held-out GPUs.
-
-        Return True if no GPU was held out. The errors must not be larger and the top recommendations must not be worse.
-        If the model has `SHAPE` trees, the errors are those of the differences between a problem's configs.
-        """
+        """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
+        was held out. The errors must not be larger and the top recommendations must not be worse. If the model has
+        `SHAPE` trees, the errors are those of the differences between a problem's configs."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", " of the prior")), (top1_score(" of the prior"), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
@@ -166,9 +162,7 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 def difference_score(kind: str, by: str = "") -> str:
     """Return the name of the score that is the median error of differences between a problem's configs (`SHAPE` trees).
-
-    The arguments are those of `transfer_score`.
-    """
+    The arguments are those of `transfer_score`."""
     return f"median error of differences{by} on held-out {kind}s"
 
 

@@ -117,7 +117,6 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """Load a model. Return the model and its card.
 
     Args:
-        path: Path of the card.
         trees: Whether to read the trees now. If False, the trees are read on first use, which can raise the same
             errors.
 

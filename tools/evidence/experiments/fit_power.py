@@ -112,7 +112,6 @@ class Predictor:
         """Return a copy of `watts` with new predictions for GPUs of some architectures.
 
         Args:
-            watts: Power of each load, (N,).
             coefficients: Coefficients to predict with.
             architectures: Architectures, such as `sm_80`, or None for all.
         """

@@ -76,9 +76,7 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 def kernel_of(load: Load) -> str:
     """Return the name of the kernel that a load ran, or an empty text if the clock was derived from the load's time.
-
-    Different kinds of arithmetic count as different kernels.
-    """
+    Different kinds of arithmetic count as different kernels."""
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:

@@ -75,7 +75,6 @@ def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tup
     """Return the keys (`config_key`) of the configs in a file that may have run at a raised clock.
 
     Args:
-        path: Path of a T4 file.
         names: Lower-case names of the tunables in a key. If empty, keys contain all tunables of the file, including
             constant ones.
     """

@@ -112,10 +112,8 @@ def vector_add(data: Path) -> Iterator[Load]:
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
-    """Yield BabelStream on an A100 at locked clocks and power limits.
-
-    The highest limit of 300 W identifies the 80 GB PCIe model.
-    """
+    """Yield BabelStream on an A100 at locked clocks and power limits. The highest limit of 300 W identifies the 80 GB
+    PCIe model."""
     for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
         if row["benchmark"] == "babelstream":
             power_w = row["energy_wh"] * 3600 / row["time_s"]
@@ -126,10 +124,8 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
 
 
 def microbenchmarks(data: Path) -> Iterator[Load]:
-    """Yield mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks.
-
-    The event rates follow from the activity of pipes that DCGM measured.
-    """
+    """Yield mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks. The event rates follow from the activity
+    of pipes that DCGM measured."""
     gpu = find_gpu("quadro-rtx-8000")
     width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
     for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
@@ -151,11 +147,8 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """Yield 20 kernels of benchmark suites on a Quadro RTX 8000.
-
-    DCGM measured FMA, f64 and DRAM activity. The rates of other events follow from their ratio to arithmetic
-    instructions in the PTX, limited by the issue rate of an SM.
-    """
+    """Yield 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM measured FMA, f64 and DRAM activity. The rates of
+    other events follow from their ratio to arithmetic instructions in the PTX, limited by the issue rate of an SM."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
@@ -225,7 +218,6 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
     """Yield bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
 
     Args:
-        data: Shared data folder.
         wrong: Whether to return the rows with wrong power instead of the other rows.
     """
     rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
@@ -240,11 +232,9 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
-    """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits.
-
-    The clock was not recorded. At 100 W, the GPU runs at its lowest clock. At 200 W, the clock follows from the time.
-    At higher limits, DRAM is the bottleneck, so the clock is unknown and set to 0.
-    """
+    """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits. The clock was not recorded. At 100
+    W, the GPU runs at its lowest clock. At 200 W, the clock follows from the time. At higher limits, DRAM is the
+    bottleneck, so the clock is unknown and set to 0."""
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0

@@ -138,11 +138,9 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype).
-
-    The power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than
-    the other backend's by more than `BELOW`.
-    """
+    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype). The
+    power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than the
+    other backend's by more than `BELOW`."""
     doubtful = {}
     for these in sets:
         own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
@@ -164,10 +162,8 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 
 def serving_products(data: Path) -> Iterator[Load]:
-    """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type.
-
-    They are assumed to run at the highest clock, or else at the power limit.
-    """
+    """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type. They are assumed to run at
+    the highest clock, or else at the power limit."""
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
@@ -191,11 +187,8 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Yield large matmuls that run at the power limit, one for each GPU and data type.
-
-    Their clock is computed from the assumption that the fastest tenth of the fastest backend's matmuls reaches
-    `REACHED` of the tensor cores' rate.
-    """
+    """Yield large matmuls that run at the power limit, one for each GPU and data type. Their clock is computed from the
+    assumption that the fastest tenth of the fastest backend's matmuls reaches `REACHED` of the tensor cores' rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
@@ -220,10 +213,8 @@ def held_products(data: Path) -> Iterator[Load]:
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
-    """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit.
-
-    The clock is computed as in `held_products`. The power is assumed to equal the limit.
-    """
+    """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit. The clock
+    is computed as in `held_products`. The power is assumed to equal the limit."""
     for these in products(data):
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:

@@ -55,8 +55,6 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
     """Return the number of recorded problems of a GPU, and the rows of each problem with enough profiled configs.
 
     Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
         fewest: Minimum number of profiled configs of a problem.
     """
     problems = read_problems(data, gpu)
@@ -78,8 +76,6 @@ def sampled_problems(
     """Yield a sample of a GPU's problems, each with its profiles, its profiled configs, and their times in seconds.
 
     Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
         count: Number of problems per data type. The sample depends only on the problems.
         fewest: Minimum number of profiled configs of a problem.
     """

@@ -57,8 +57,6 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
 
     Args:
         products: Engine object that receives the tiles.
-        device: Rates of the GPU.
-        layout: Layout of the matmuls.
         timed: Tiles whose time is a feature, as (rows, columns, number of parts of the reduction).
     """
     gpu, family = device.gpu, _family(device.gpu)
