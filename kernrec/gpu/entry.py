@@ -20,16 +20,14 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled kernels and profiles are used for `sm`. This is 100 for 103, 120 for
-    121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0 and 12.0 (CUDA C++ Programming
-    Guide 13, family-specific targets)."""
+    """Return the compute capability whose compiled kernels and profiles are used for `sm` (100 for 103, 120 for 121).
+    See CUDA C++ Programming Guide 13, family-specific targets."""
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share. Shared memory
-    sizes (`smem`) are in bytes; registers are 32-bit."""
+    """Resource limits of one SM, by compute capability. Shared memory (`smem`) is in bytes, a register is 32-bit."""
 
     sm: int
     """Compute capability, such as 89."""
@@ -272,8 +270,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`. The last row, column and unit
-    represent all larger numbers."""
+    """Return the tables of `_elementwise`, with values `blocks * 4 + limiter`. The last entries cover larger
+    numbers."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

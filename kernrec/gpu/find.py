@@ -51,8 +51,7 @@ _UNSUPPORTED = (
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
 )
-"""Unsupported GPUs that users ask for, as pairs: a regular expression for the folded name, and the reason that the
-error message gives."""
+"""Unsupported GPUs that users ask for: (regular expression for the folded name, reason) pairs."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -148,8 +147,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return the names of all GPUs, then all aliases, in their usual spelling. Error messages suggest the first of two
-    equally similar names, so names come before aliases."""
+    """Return all GPUs, then all aliases, in their usual spelling, in which order messages suggest them."""
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 

@@ -179,7 +179,6 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return a one-line description of the first argument that does not match the schema of a tool."""
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

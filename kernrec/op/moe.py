@@ -89,8 +89,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the distributions of the inputs (scores, weights and scales) that are not standard normal. Scores have a
-    standard deviation of 2, so that the first selected expert dominates, as in trained networks."""
+    """Return the inputs' distributions that are not standard normal. As in trained networks, one expert dominates."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

@@ -49,8 +49,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation add to the matmul's kernel, and the seconds of a separate pass. A
-    separate pass reads and writes the result. It is only needed for an activation."""
+    """Return the seconds that bias and activation add to the matmul's kernel, and those of a pass for an activation."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)

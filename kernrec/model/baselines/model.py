@@ -48,8 +48,7 @@ class VendorModel:
     )
     """Cached predictions, by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times of problems whose power was not requested yet, by problem and name of the GPU. Each value is a list
-    of (times of several problems, index of this problem), with one entry per recorded set."""
+    """Cached (times of several problems, index of this problem) for each recorded set, by problem and GPU name."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -229,7 +228,6 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return a sort key for recorded sets: first the GPU, then its architecture, then most architectures."""
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

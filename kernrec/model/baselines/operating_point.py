@@ -41,14 +41,12 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 CAPPED = 0.95
-"""Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a loop that the
-power limit slows down is slightly below the limit."""
+"""Minimum fraction of the power limit at which a predicted power counts as limited."""
 REACHED = 0.9
-"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach. Recorded large
-matmuls reach 0.79 of the data sheet's rate (`TENSOR_SHARE`) at a clock that the power limit lowers."""
+"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change. It is
-the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on. Their root mean square is 0.65."""
+"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change (median
+of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
 """Factor of the 90 % interval of a power that was computed with the power model (`tools/evidence power`)."""
 _ROUNDS = 40
@@ -104,7 +102,6 @@ def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem
 
 
 def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | None) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with a power that is computed with the power model."""
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
     if not busy and problem is not None:
         busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
@@ -146,7 +143,6 @@ def roofs_s(
 
 @lru_cache(maxsize=32)
 def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
-    """Return the dictionary that caches the results of `roofs_s` at an operating point."""
     return {}
 
 
@@ -174,7 +170,6 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 def _carried(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
-    """Transfer one prediction to a power limit and clock."""
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
@@ -195,7 +190,6 @@ def _at_most(quantity: Estimate, most: float) -> Estimate:
 
 
 def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
-    """Return a launch that takes the predicted time at the default operating point, with this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
@@ -237,8 +231,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy in joules at nominal voltage that is left for core events. This is the energy at power
-    `drawn_w` over the predicted time, without static power and without DRAM traffic."""
+    """Return the energy in joules at nominal voltage that static power and DRAM leave for core events."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -331,8 +324,7 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return the result of `work_of` for a mixture of experts with uneven routing. The bytes are the weights that the
-    busiest GPU is expected to read, and all tokens before and after."""
+    """Return `work_of` for uneven routing: the busiest GPU's expected weights, and all tokens in and out, are moved."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

@@ -202,11 +202,9 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`. The
-    trees of an architecture are used for GPUs of this architecture that were not recorded."""
+    """Trees by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a
-    time. The mapping is empty if calls were timed in a stream."""
+    """For each GPU, the floor in seconds and the ratio of work to bound; empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None

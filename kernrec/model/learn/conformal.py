@@ -124,8 +124,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows. If `row_kind` is empty, return
-    the key for the GPU and the data type."""
+    """Return the interval's key for a GPU, a data type and a kind of rows, or for GPU and data type if it is empty."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -170,11 +169,7 @@ class Interval:
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval.
-
-    Args:
-        distance: Distance from the training data (`Extent.distance`).
-    """
+    """Return the factor between a prediction and either end of an interval with this `Interval.width`."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -233,8 +228,7 @@ def _prior_share(distance: Array) -> Array:
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance. Shapes: `error`
-    (N,), `distance` (N,)."""
+    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -243,8 +237,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w for which the interval's coverage reaches `level`. The coverage is share(w) +
-    prior_weight * P(absolute log error of the analytical model < w). Shapes: `score` (N,), `share` (N,)."""
+    """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
+    level. `score` (N,) ascends; `share` (N,) is the cumulative weight."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

@@ -40,8 +40,8 @@ class Forest:
     """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
     go right."""
     value: Array
-    """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),). A value equal to
-    the threshold goes right."""
+    """Threshold of each split (equal values go right), then the values of the leaves, float32, (T (2**(L + 1) -
+    1),)."""
     base: float
     """Constant added to the sum of leaves."""
 
@@ -86,7 +86,6 @@ class Forest:
         return cls(features, len(trees), levels, column, value, base)._checked()
 
     def _checked(self) -> "Forest":
-        """Return this forest. Raises `ValueError` if its trees are malformed or could predict impossible values."""
         splits, nodes = (_width(self.trees) * ((1 << levels) - 1) for levels in (self.levels, self.levels + 1))
         if self.column.shape != (splits,) or self.value.shape != (nodes,):
             raise ValueError("levels of wrong lengths")

@@ -27,9 +27,8 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and its lower bound. If both times are equal, the result is
-2**(1/16) = 1.04 times their value, because no kernel reaches the peak. Configs near the bound keep their order. Of the
-exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without increasing the errors of their times."""
+"""Exponent of the smooth maximum of a corrected time and its lower bound. Of 4, 8, 16 and 32, it ranked recorded f32
+matmuls best without increasing the errors of their times."""
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
@@ -90,8 +89,7 @@ class Model:
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
-    """Whether the model had smaller errors than the analytical model on every held-out kernel. False if the training
-    data has only one kernel."""
+    """Whether the model beat the analytical model on every held-out kernel, of at least two kernels."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
     """Trees by quantity (`HEADS`), or by `SHAPE`."""
 
@@ -161,8 +159,7 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median error of differences between a problem's configs (`SHAPE` trees).
-    The arguments are those of `transfer_score`."""
+    """Return the name of the score that is the median error of differences between a problem's configs."""
     return f"median error of differences{by} on held-out {kind}s"
 
 

@@ -190,7 +190,6 @@ def problem_count(training: Mapping[str, Any]) -> int:
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a card lacks a required field, or if a field has the wrong type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
@@ -248,8 +247,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of one quantity. Raises `UsageError` if the file does not match the card or the trees are
-    invalid."""
+    """Read the trees of one quantity. Raise `UsageError` if they are invalid or do not match the card."""
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

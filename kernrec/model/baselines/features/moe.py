@@ -93,9 +93,8 @@ def _rate(device: Device) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Describe the work of the busiest GPU. Return `active` (experts with tokens), `rows` (rows of all experts), `most`
-    (rows of the expert with the most rows), and the total number of rows in whole tiles for each tile size, (N,)
-    each."""
+    """Return, for the busiest GPU, `active` (experts with tokens), `rows` (rows of all experts), `most` (most rows of
+    an expert), and the number of rows in whole tiles for each tile size, (N,) each."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):
