@@ -65,7 +65,6 @@ class Graph:
         return self.values.get(name, Value(None, None))
 
     def result(self, node: Node) -> Value:
-        """Return the first output of a node."""
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
@@ -74,9 +73,8 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the node that reads a node's first output.
-
-        Return None if not exactly one node reads the output, or if it is an output of the model.
+        """Return the only node that reads a node's first output. None if there is not exactly one, or for outputs of
+        the model.
         """
         name = node.outputs[0]
         readers = self.readers.get(name, ())
@@ -87,7 +85,6 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
     """Read the graph of an ONNX model, and infer the shapes of its tensors.
 
     Args:
-        path: Path of the file.
         fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:
