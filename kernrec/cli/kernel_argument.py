@@ -60,7 +60,6 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
-        """Return the path of the source without the name of the kernel (`kernel.cu:name`)."""
         return with_entry(self.source)[0]
 
     @property
@@ -81,10 +80,7 @@ class AnalyzeOptions(options.Options):
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Read the kernel to analyze.
-
-    Returns:
-        The kernel, notes for the user, and the folder of the kernel's files.
+    """Return the kernel to analyze, notes for the user, and the folder of the kernel's files.
 
     Raises:
         UsageError: Options contradict each other, or the kernel cannot be read.
