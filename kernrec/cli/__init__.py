@@ -17,6 +17,7 @@ _OBJECTS = 100_000
 
 def main() -> None:
     # One thread is enough for a query, and each thread of OpenBLAS costs memory and time.
+    """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _QUERIES.intersection(sys.argv[1:2]):
         gc.set_threshold(_OBJECTS)

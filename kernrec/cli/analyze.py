@@ -102,7 +102,7 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -> "Analysis":
-    """Analyze one kernel on one GPU, and print the result unless `silent`. With --measure, predictions may be missing."""
+    """Analyze one kernel on one GPU, and print the result unless `silent` is set."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
@@ -176,6 +176,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
+    """Analyze a kernel, and report progress."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 

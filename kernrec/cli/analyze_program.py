@@ -196,6 +196,7 @@ class ProgramTimes:
         self._times.setdefault(call.entry, []).append((call.launches, seconds))
 
     def print_table(self) -> None:
+        """Print a table of the predicted times per kernel, if any calls were added."""
         from kernrec.capture.call_file import short_name
         from kernrec.gpu import find_gpu
 

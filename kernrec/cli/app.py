@@ -23,9 +23,10 @@ from kernrec.version import __version__
 
 
 class OnceCommand(TyperCommand):
-    """Command that rejects repeated options unless they accept several values. Typer would silently use the last value."""
+    """Command that rejects repeated options. Typer would silently use the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments as Typer does, but raise `UsageError` if an option that accepts one value is repeated."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         asked_twice(order)
         return super().parse_args(ctx, args)
@@ -180,6 +181,7 @@ _INTERNAL_ERROR = 70
 
 
 def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
+    """Write a report about an unexpected exception to the cache folder, and return a one-line message for the user."""
     import platform
     import traceback
     from datetime import UTC, datetime

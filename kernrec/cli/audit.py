@@ -87,6 +87,7 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(wanted: AuditOptions) -> None:
+    """Print for each entry of a tuned file whether it is a good config."""
     from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.tuned_files import judge_file
 
@@ -102,7 +103,7 @@ def _print_entries(wanted: AuditOptions) -> None:
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Parse the option --engine, such as `sglang==0.5.3,triton==3.4.0`, into engine, its version and Triton's version."""
+    """Parse the option --engine (`sglang==0.5.3,triton==3.4.0`) into engine, engine version and Triton version."""
     pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:

@@ -29,7 +29,7 @@ _SHOWN = 12
 
 
 def present(text: str) -> str:
-    """Return the value of --gpu. Raise `UsageError` for a GPU file, which cannot name a GPU of this machine."""
+    """Return the value of --gpu. Raise `UsageError` for a GPU file, which describes a GPU for predictions."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
@@ -127,6 +127,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
+        """Return the strategy, and the name of the effort that limits the number of configs per problem."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -260,6 +261,7 @@ def exit_early(result: "CollectResult", stop: Stop) -> None:
 def run_measuring(
     measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
 ) -> None:
+    """Run a measurement at the GPU's current settings. For the arguments, see `run_each`."""
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 
     run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
@@ -290,6 +292,7 @@ def run_each(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
+    """Print the result of a measurement campaign, in the form that suits its strategy."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched
@@ -308,6 +311,7 @@ def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
 
 
 def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
+    """Print the number of measured or replayed configs, the best configs, and the failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
         before = f", {result.earlier} known before" if result.earlier else ""

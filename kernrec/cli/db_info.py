@@ -148,6 +148,7 @@ def _print_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
+    """Return a note on the number of measurements that contradict each other."""
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )

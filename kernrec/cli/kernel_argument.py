@@ -60,6 +60,7 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
+        """Return the path of the source without the name of the kernel (`kernel.cu:name`)."""
         return with_entry(self.source)[0]
 
     @property

@@ -141,6 +141,7 @@ class Options:
 
     @property
     def db(self) -> Path | None:
+        """Return the database that --db names, or None to use the user's own database."""
         return self.databases[0] if self.databases else None
 
     @cached_property
@@ -200,6 +201,7 @@ class Options:
 
     @cached_property
     def named_gpus(self) -> "list[GPU]":
+        """Return the GPUs that --gpu names."""
         from kernrec.gpu import find_gpus
 
         return find_gpus(self.gpu)
@@ -230,6 +232,7 @@ class Printed(Options):
 
     @cached_property
     def form(self) -> Form:
+        """Return the format that --format or --json selects."""
         name = self.form_name
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))

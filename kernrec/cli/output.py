@@ -63,6 +63,7 @@ class Column:
 
     @property
     def width(self) -> int:
+        """Return the length of the longest text in the column, including the heading, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
@@ -125,7 +126,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return characters per line of a stream (standard output): `COLUMNS`, else the terminal's width, else 100."""
+    """Return the text width of a stream in characters: `COLUMNS`, else the terminal's width, else 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -344,6 +345,7 @@ def print_table_as(form: Form, title: str | None, columns: Sequence[Column]) -> 
 
 
 def print_json(answer: Any) -> None:
+    """Print an answer as indented JSON."""
     print(json.dumps(answer, indent=2))
 
 
@@ -400,7 +402,7 @@ def one_line(text: str) -> str:
 
 
 def source_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe the source of a row's latency, and that of its energy if it differs and the latency is not transferred."""
+    """Describe the source of a row's latency, and the source of its energy if it differs."""
     if (
         recommendation.energy_j is None
         or recommendation.energy_j.source == recommendation.latency_s.source

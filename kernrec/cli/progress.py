@@ -73,6 +73,7 @@ class Lines:
         self._last: dict[str, tuple[str, str, float]] = {}
 
     def show(self, progress: "Progress") -> None:
+        """Record progress, and print a line if it is time for one."""
         if progress.note:
             print(f"note: {progress.note}", file=sys.stderr, flush=True)
             return
@@ -107,6 +108,7 @@ class State:
         self.devices: dict[str, _Device] = {}
 
     def take(self, progress: "Progress") -> None:
+        """Record the progress that a device reports, and its measurement if there is one."""
         began = (time.monotonic(), progress.done)
         device = self.devices.setdefault(progress.device, _Device(progress, began))
         if progress.target != device.latest.target:
@@ -162,7 +164,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Steps:
-    """Reports the progress of the steps in a `with` block from a thread, because libraries may block for a long time."""
+    """Reports the progress of the steps in a `with` block from a thread, because a library may block for long."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()

@@ -78,7 +78,7 @@ class RecommendOptions(options.Options):
 
     @cached_property
     def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and prices for yearly bills, or None without --gpus, which --bill requires."""
+        """Return the number of GPUs and the prices for yearly bills, or None without --gpus."""
         from kernrec.recommender.networks.compare import Tariff
 
         prices = {}
@@ -238,6 +238,7 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
+    """Print the layers and totals of a network, or a sweep, for each GPU and batch size."""
     from kernrec.cli.network_tables import network_csv, print_network, print_sweep
     from kernrec.recommender.networks.compare import yearly_bills
     from kernrec.recommender.networks.memory import DoesNotFitError

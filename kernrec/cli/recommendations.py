@@ -171,7 +171,7 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return recommendations and measured configs of other kernels, sorted by objective (latency for a Pareto front)."""
+    """Return recommendations and measured configs of other kernels by objective (latency for a Pareto front)."""
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -260,7 +260,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines that compare the fastest baseline with the others and with the best kernel. Fastest comes first."""
+    """Return lines that compare the first (fastest) baseline with the others and with the best kernel."""
     if not baselines:
         return []
     first, *others = baselines

@@ -80,7 +80,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map the names in the file's configs to the spec's tunables, and check the values of macros that the spec fixes."""
+    """Map the names in the file's configs to the spec's tunables, and check macros that the spec fixes."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}

@@ -141,6 +141,7 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
+        """Return the kernel's name with the launch's template arguments, as values if the text determines them."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -352,6 +353,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
+        """Evaluate a call of a function with a return statement, of a macro, or of a known function such as `min`."""
         name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:

@@ -188,6 +188,7 @@ class HostProgram:
         return lanes * ELEMENT_BYTES[dtype] if dtype is not None else self._layout(kind)[0]
 
     def _layout(self, kind: str, depth: int = 0) -> tuple[int, int]:
+        """Return the size and alignment of a type in bytes. Raise `UnknownError` for an unknown type."""
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             size = lanes * ELEMENT_BYTES[dtype]
@@ -281,7 +282,7 @@ class HostProgram:
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the arguments that the target `run` of the folder's Makefile passes to the program. The list may be empty."""
+    """Return the arguments that the target `run` of the folder's Makefile passes to the program, if any."""
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")

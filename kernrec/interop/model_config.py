@@ -92,7 +92,7 @@ class Linear:
     """Additional rows of the layer for each key/value head, for the keys and values."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """Return the rows and depth of the layer's part on one of `tp` GPUs, or None if `tp` does not divide the layer."""
+        """Return (rows, depth) of the layer's part on one of `tp` GPUs, or None if `tp` does not divide the layer."""
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -338,6 +338,7 @@ class ConfigFields:
         ]
 
     def latent(self, hidden: int, heads: int, latent: int) -> list[Linear]:
+        """Return the linear layers of multi-head latent attention."""
         turned, plain = self.number("qk_rope_head_dim") or 0, self.number("qk_nope_head_dim") or 0
         value = self.number("v_head_dim") or plain
         queries = self.number("q_lora_rank")

@@ -58,6 +58,7 @@ _Metrics = Mapping[str, tuple[str, str]]
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """Read the launches of one kernel. For the errors that it raises, see `read_results.Format`."""
     header = NCU_HEADER.search(file.text)
     text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
     columns, rows = csv_rows(text)

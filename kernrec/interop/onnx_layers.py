@@ -78,7 +78,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _works(graph: Graph, node: Node) -> bool:
-    """Return whether a node takes time on the GPU: nodes in `FREE` and constant, integer or boolean results do not."""
+    """Return whether a node takes time on the GPU. Constant, integer and boolean results are treated as free."""
     result = graph.result(node)
     if node.kind in FREE or result.constant:
         return False
@@ -102,7 +102,7 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm node, or None without an op. Add the nodes of its epilogue to `absorbed`."""
+    """Return the problem of a MatMul or Gemm node, or None without an op. Add epilogue nodes to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -220,7 +220,7 @@ def _transposition(graph: Graph, node: Node) -> Problem | None:
 
 
 def _attention(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of an Attention node with inputs (batch, heads, tokens, head_dim) or (batch, tokens, hidden)."""
+    """Return the problem of an Attention node (opset 23), or None if its shapes are not supported."""
     q, k = graph.value(node, 0), graph.value(node, 1)
     if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
         return None

@@ -165,7 +165,7 @@ class ForeignResults:
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """Return a `kernel_hash` for a kernel whose source is unknown. It starts with `EXTERNAL`, unlike hashes of sources."""
+    """Return a `kernel_hash` for a kernel whose source is unknown. The hash starts with `EXTERNAL`."""
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
@@ -220,7 +220,7 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the reported latency with statistics of its samples. Raise `UsageError` if they contradict each other."""
+    """Return the reported latency with statistics of its samples. Raise `UsageError` if it is outside their range."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()

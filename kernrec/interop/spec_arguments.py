@@ -138,6 +138,7 @@ class SpecArguments:
         return None if rest else " * ".join([*([str(elements)] if elements > 1 or not dims else []), *dims])
 
     def problem_lines(self) -> list[str]:
+        """Return the lines of the `[problem]` table without its header."""
         if not self.dims:
             return ['# flops = "..."  # floating-point operations of the launch, if TFLOP/s are to be shown']
         sizes = ", ".join(f"{name} = {MARK if size is None else size}" for name, size in self.dims.items())
@@ -148,6 +149,7 @@ class SpecArguments:
         ]
 
     def tensor_lines(self) -> list[str]:
+        """Return the lines of the `[problem.tensors]` table without its header."""
         if not self.tensors:
             return ['nothing = { shape = ["1"] }  # the kernel takes no pointer']
         lines = [
@@ -294,7 +296,7 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return a null pointer, buffer pointer or structure in the spec's notation, or an empty string for other values."""
+    """Return a null pointer, buffer pointer or structure in the spec's notation. Other values give an empty string."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

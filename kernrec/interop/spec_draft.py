@@ -120,6 +120,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
+        """Use grid, block, shared memory and arguments of the host code's launch unless the user specifies them."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}

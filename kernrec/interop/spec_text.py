@@ -54,6 +54,7 @@ class Lines:
 
     @property
     def text(self) -> str:
+        """All lines, each followed by a newline."""
         return "".join(f"{line}\n" for line in self._lines)
 
 

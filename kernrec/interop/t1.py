@@ -175,7 +175,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return tensors, launch arguments in order, and expressions whose sum is the dynamic shared memory in bytes."""
+        """Return tensors, launch arguments, and expressions whose sum is the dynamic shared memory in bytes."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []

@@ -105,7 +105,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Parse a Kernel Tuner cache. If it is truncated, drop the incomplete last entry. Also return the number dropped."""
+    """Parse a Kernel Tuner cache without an incomplete last entry. Also return the number of dropped entries."""
     try:
         return whole_document(text), 0
     except CutShort:

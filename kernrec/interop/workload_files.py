@@ -168,7 +168,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from numbered entries. Entries with equal problems form one layer, in file order if `ordered`."""
+    """Create a workload from entries with line numbers. Entries with equal problems form one layer."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()
@@ -199,7 +199,7 @@ def _named(layer: Layer, count: int) -> Layer:
 
 
 def _opened(path: Path) -> Any:
-    """Open a UTF-8 file with or without a byte order mark. Parsers reject the replacement of invalid bytes."""
+    """Open a UTF-8 file with or without a byte order mark. Invalid bytes become a character that parsers reject."""
     _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")

@@ -16,7 +16,7 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum seconds of an energy measurement. It may take about `LONGEST_WINDOW_S` until NVML updates the counter."""
+"""Minimum seconds of an energy measurement. It grows to `LONGEST_WINDOW_S` if NVML rarely updates the counter."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
 """Seconds of launches before an energy measurement, so that clocks and power settle."""

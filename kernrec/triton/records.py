@@ -52,7 +52,7 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the objective in SI units: infinity if the config failed, NaN if its energy was not measured."""
+        """Return the objective in SI units: infinity if the config failed, NaN if required energy is missing."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:

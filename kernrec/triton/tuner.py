@@ -46,6 +46,7 @@ class AutotunedLaunch:
 
     @property
     def name(self) -> str:
+        """Return the name of the Triton function."""
         return str(self.tuned.base_fn.__name__)
 
     @property
@@ -238,6 +239,7 @@ class Tuner:
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
     def _best_recorded(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
+        """Return the config with the best measurements, or None if too few configs were measured."""
         try:
             rows = recorded_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
         except KernrecError as error:
@@ -296,6 +298,7 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
+        """Add the results to the user's database. Warn if that fails."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:

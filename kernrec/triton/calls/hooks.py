@@ -212,6 +212,7 @@ def library_loaded() -> None:
 
 
 def _started() -> bool:
+    """Start the capture, and return whether it started."""
     global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
     _torch_shows_gpu = loaded_torch() is not None  # `capture` itself patches torch if torch is loaded.

@@ -280,6 +280,7 @@ def _address(value: Any) -> int | None:
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
+    """Store the values of an array in the record. If the values are not available, note the reason in the table."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:
