@@ -1,7 +1,8 @@
-"""Find the phases of a kernel: code that a warp can run without a block-wide barrier in between.
+"""Divide a kernel into phases: a phase is code that a warp can run through without passing a block-wide barrier.
 
 All warps of a block are in the same phase. While some warps wait for memory, the others can only run code of this
-phase. A kernel that loads a tile, waits at a barrier and then computes has almost no such code.
+phase. If a kernel loads a tile, waits at a barrier and then computes, the loading phase has almost no other code to
+run.
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
-    """Return the phases of a kernel in text order; each barrier ends a basic block."""
+    """Return the phases of a kernel in text order, each as its basic blocks. A barrier always ends a basic block."""
     phase_of = list(range(len(function.blocks)))
 
     def first_of(index: int) -> int:
@@ -40,15 +41,17 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
-    """Return how often each warp waits for global memory in a piece of code; independent loads share one wait.
+    """Return how often each warp waits for global memory in a piece of code. Loads that do not depend on each other
+    share one wait.
 
     Args:
-        piece: the basic blocks.
+        piece: basic blocks of the piece.
         runs: executions of each basic block by each warp, (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    most: dict[int, Array] = {}  # position in a chain of loads -> maximum executions of a load there, (warps,)
+    # position in a chain of dependent loads -> maximum number of executions of a load at this position, (warps,)
+    most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
         most[depth] = np.maximum(most[depth], ran) if depth in most else ran
@@ -57,12 +60,15 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the sum over the phases of the maximum over the warps: at a barrier, all warps wait for the slowest.
+    """Return the total clocks or waits of the slowest warp of each phase.
+
+    All warps wait for the slowest warp at the barrier that ends a phase. The result is the sum over the phases of the
+    maximum over the warps.
 
     Args:
         function: the kernel.
-        pieces: basic blocks of the kernel, grouped where the assembler merges them.
-        by_warp: clocks or waits of each warp in each piece, (warps,) each.
+        pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
+        by_warp: for each piece, the clocks or waits of each warp, (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -73,12 +79,16 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Merge several basic blocks into one; a branch that skips a block becomes a guard of its instructions."""
+    """Merge several basic blocks into one. If a branch skips a block, the block's instructions are guarded by the
+    branch's predicate.
+    """
     return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each basic block with its instructions, guarded by the predicate of a branch that skips the block."""
+    """Yield each basic block and its instructions. If a branch skips the block, the instructions are guarded by the
+    branch's predicate.
+    """
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -93,17 +103,17 @@ def _with(guard: tuple[str, bool], ins: Instruction) -> Instruction:
 def overlapped_waits(
     function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[float], ran: Mapping[int, float]
 ) -> float:
-    """Return the fraction of waits for global memory during which other warps of the block have work.
+    """Return the fraction of the waits for global memory during which other warps of the block have work.
 
-    A phase with fraction `w` of the waits and fraction `n` of the instructions overlaps min(w, n). One wait per
-    execution of the phase does not overlap: all warps start together, so all of them reach the first wait at once.
-    Without barriers, the kernel is a single phase and the fraction is 1.
+    If a phase has the fraction `w` of all waits and the fraction `n` of all instructions, min(w, n) of the waits
+    overlap with work. The first wait in each execution of a phase does not overlap: all warps start a phase together,
+    so they all reach this wait at the same time. A kernel without barriers is a single phase, and the result is 1.
 
     Args:
         function: the kernel.
-        pieces: basic blocks of the kernel, grouped where the assembler merges them.
-        waited: number of waits of all warps in each piece.
-        ran: executions of each basic block by a warp, by block index.
+        pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
+        waited: for each piece, the number of waits of all warps.
+        ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     phases = barrier_phases(function)
     place = {block.index: number for number, phase in enumerate(phases) for block in phase}
@@ -127,19 +137,23 @@ def overlapped_waits(
 
 
 def ends_phase(block: BasicBlock) -> bool:
-    """Return whether a basic block ends with a barrier at which its warps wait."""
+    """Return whether a basic block ends with a barrier at which the warps of a block wait."""
     last = block.instructions[-1]
     return last.opcode in ("bar", "barrier") and not {"arrive", "cluster"}.intersection(last.modifiers)
 
 
 LENGTH = 16
-"""Maximum PTX instructions of a stretch: the distance that warps are assumed to run ahead of each other. It was fitted
-to two recorded convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64). Their time is the sum
-of the times of f64, DRAM and issue within 1 to 2 %. Estimates are 6 % below to 1 % above that sum at this length, and
-11 to 18 % below it if only barriers end a stretch.
+"""Maximum number of PTX instructions of a stretch, a piece of code within which warps are assumed to overlap. No warp
+is assumed to run further ahead of another warp than this.
+
+The number was fitted to two measured convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64).
+Their time is the sum of the times for f64, DRAM and issue, within 1 to 2 %. With this number, estimates are between 6 %
+below and 1 % above that sum. If only barriers ended a stretch, they would be 11 to 18 % below.
 """
 MOST = 12
-"""Approximate number of stretches per kernel; in long code, stretches are longer and may span several barriers."""
+"""Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH` and may span
+several barriers.
+"""
 
 
 def issued_by_stretch(
@@ -149,11 +163,12 @@ def issued_by_stretch(
 
     Args:
         function: function without calls.
-        issue: machine instructions by class of each basic block.
-        ran: executions of each basic block by a warp, by block index.
+        issue: for each basic block, the machine instructions of one execution by class.
+        ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Lengthen stretches instead of adding more, because a profile stores one number per class and stretch.
+    # In long code, make stretches longer instead of adding more, because a profile stores one number per class and
+    # stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length
@@ -187,7 +202,9 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Yield a basic block in pieces of at most `length` instructions, with the fraction of its machine instructions."""
+    """Split a basic block into parts of at most `length` instructions. Yield each part with its fraction of the block's
+    machine instructions.
+    """
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -11,19 +11,21 @@ from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 @dataclass
 class DefUse:
-    """Writers and readers of a function's registers, as instruction indices."""
+    """For each register of a function, the indices of the instructions that write it and of those that read it."""
 
     instructions: list[Instruction]
     block_of: list[int]
-    """Basic block of each instruction."""
+    """For each instruction, the index of its basic block."""
     writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Instructions that write each register."""
+    """Indices of the instructions that write each register."""
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Instructions that read each register, as an operand, an address or a predicate."""
+    """Indices of the instructions that read each register as an operand, in an address or as a predicate."""
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Return the writers and readers of a function without calls, and cache them with the function."""
+        """Return the writers and readers of a function's registers. The function must not contain calls; the result is
+        cached in it.
+        """
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]
@@ -40,21 +42,21 @@ class DefUse:
         return uses
 
     def writer(self, name: str) -> int | None:
-        """Return the only instruction that writes a register, or None if there are several or none."""
+        """Return the index of the only instruction that writes a register, or None if there is not exactly one."""
         places = self.writers.get(name, ())
         return places[0] if len(places) == 1 else None
 
     def only_reader(self, name: str) -> int | None:
-        """Return the only instruction that reads a register, or None if there are several or none."""
+        """Return the index of the only instruction that reads a register, or None if there is not exactly one."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
 
 
 def with_local_names(function: Function) -> Function:
-    """Return the function with a unique name for each value that is written and read within one basic block.
+    """Return the function after giving a unique register name to each value that is only used within one basic block.
 
-    Inline assembly and unrolled code reuse a few register names. A value that a predicated instruction may replace
-    keeps its name.
+    This is useful because inline assembly and unrolled code use a few register names again and again. If a predicated
+    instruction may replace a value, the value keeps its register name.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:
@@ -85,7 +87,7 @@ def with_local_names(function: Function) -> Function:
 
 
 def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, str]) -> Instruction:
-    """Return an instruction with other names for its source and destination registers."""
+    """Return an instruction with new names for the registers that it reads and for those that it writes."""
 
     def renamed(names: Mapping[str, str]) -> Callable[[Register | Symbol], Register | Symbol]:
         return lambda leaf: Register(names.get(leaf.name, leaf.name)) if isinstance(leaf, Register) else leaf

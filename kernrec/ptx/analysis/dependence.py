@@ -1,9 +1,11 @@
-"""Analyze what the addresses, branches and loops of a kernel depend on: values in memory, parameters, other threads.
+"""Find out whether the addresses, branches and loops of a kernel depend on values in memory, on parameters or on other
+threads.
 
-A register depends on data if it was loaded from global memory, or computed from such a register. Shared memory that
-holds such a value counts too. If an address or a branch depends on data, the kernel's accesses and run time depend on
-its input. A profile is then valid only for its own input. The analysis ignores the order of instructions, so it may
-report a dependence that never occurs. It misses no dependence within the registers of one thread.
+A register depends on data if its value was loaded from global memory, or computed from such a value. The value may also
+have been stored in shared memory in between. If an address or a branch depends on data, the memory accesses and the run
+time of the kernel depend on its input. A profile of such a kernel is only valid for the input with which it was made.
+The analysis ignores the order of instructions, so it may report a dependence that never occurs. It finds all
+dependences that exist within the registers of one thread.
 """
 
 from collections import defaultdict
@@ -22,15 +24,15 @@ COMPUTES = frozenset(
         "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
     }
 )  # fmt: skip
-"""Instructions whose result depends only on their sources."""
+"""Opcodes of instructions whose result depends only on their operands."""
 _ALIKE = ("%tid.", "%ntid.", "%nctaid.", "%laneid", "%warpid", "%nwarpid", "%lanemask_")
-"""Special registers that have equal values in the same thread of every block of a grid."""
+"""Prefixes of the special registers that have the same value for a given thread index in every block of a grid."""
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """Instruction whose address or condition depends on data."""
+    """An instruction whose address or condition depends on data."""
 
     line: int
     """Line of the instruction in the PTX."""
@@ -49,13 +51,15 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    """Return whether an instruction copies from global memory: it names `global` second, as the source."""
+    """Return whether an instruction copies from global memory. In that case, its second state space, the source, is
+    `global`.
+    """
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
 
 def stores_global(ins: Instruction) -> bool:
-    """Return whether an instruction writes global memory, from registers or by a copy."""
+    """Return whether an instruction writes global memory, as a store or as a copy."""
     if ins.opcode in ("st", "red", "atom"):
         return "global" in ins.modifiers
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
@@ -63,8 +67,11 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield (index of a load from global memory, its position in its chain of dependent loads, counted from 1)."""
-    depths: dict[str, int] = {}  # register -> number of dependent loads that its value waits for
+    """Yield the index of each load from global memory, and its position in its chain of dependent loads.
+
+    The position is 1 for a load whose address does not depend on another load.
+    """
+    depths: dict[str, int] = {}  # register -> length of the longest chain of dependent loads that its value needs
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
@@ -75,7 +82,9 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Return the branches and accesses that depend on data, in text order, and cache them with the function."""
+    """Return the branches and memory accesses that depend on data, in text order. The result is cached in the
+    function.
+    """
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -85,7 +94,7 @@ def data_dependences(function: Function) -> list[Dependence]:
 def _data_dependences(function: Function) -> list[Dependence]:
     instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
-    shared = False  # whether shared memory contains data
+    shared = False  # whether shared memory contains a value that depends on data
     waiting = [ins for ins in instructions if _from_memory(ins, shared)]
     while waiting:
         ins = waiting.pop()
@@ -115,10 +124,9 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 
 
 def blocks_run_alike(function: Function) -> bool:
-    """Return whether every block of a grid takes the same path, because no branch depends on the block.
+    """Return whether all blocks of a grid execute the same path, because no branch depends on the block's index.
 
-    Blocks take the same path if branches, exits and waits depend only on parameters and on the thread's index in its
-    block.
+    This is so if all branches, exits and waits depend only on parameters and on the thread's index in its block.
     """
     if _ALIKE not in function.memo:
         function.memo[_ALIKE] = _run_alike(function)
@@ -149,11 +157,15 @@ def _run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a loop writes global memory, as a kernel does that computes several result tiles per block."""
+    """Return whether a store to global memory is inside of a loop.
+
+    This is typical of a kernel whose blocks compute several tiles of the result.
+    """
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
-            # Natural-loop detection does not work: the header of a loop need not come first in the text.
+            # Detecting natural loops does not work here, because the header of a loop need not be its first block in
+            # the text.
             reached: set[int] = set()
             waiting = list(following[block.index])
             while waiting:
@@ -168,19 +180,19 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that, in a waiting loop, do not change memory until another thread does."""
+"""Atomic operations that, in a loop that waits, do not change memory before another thread does."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
 def spins(block: BasicBlock) -> bool:
-    """Return whether a basic block is a loop in which threads only wait for others."""
+    """Return whether a basic block is a loop in which a thread only waits for other threads."""
     last = block.instructions[-1]
     if last.opcode != "bra" or last.predicate is None or not isinstance(last.operands[0], Symbol):
         return False
     if last.operands[0].name not in block.labels or not any(ins.opcode in _LOOKS for ins in block.instructions):
         return False
     written: set[str] = set()
-    carried: set[str] = set()  # The block reads these registers before writing them.
+    carried: set[str] = set()  # Registers that the block reads before it writes them.
     for ins in block.instructions:
         if ins.opcode in _ACTS or (ins.opcode == "atom" and not _NEVER_PROGRESS & set(ins.modifiers)):
             return False
@@ -199,10 +211,11 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return (pointers that are read, pointers that are written) as parameter and variable names, or None if some are
-    unknown.
+    """Return the pointers through which a kernel reads global memory, and those through which it writes global memory.
 
-    An atomic operation whose result is unused counts as a write. The function caches the result.
+    A pointer is the name of a parameter or variable. The result is None if the origin of an address is unknown.
+
+    An atomic operation whose result is not used counts only as a write. The result is cached in the function.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)
@@ -228,7 +241,9 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables that an instruction's addresses derive from, or None if some are unknown."""
+    """Return the parameters and variables from which an instruction's addresses are computed, or None if the origin of
+    an address is unknown.
+    """
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -1,13 +1,13 @@
-"""Find PTX instructions that the assembler folds into their users, or removes.
+"""Find PTX instructions that the assembler removes, or combines with the instruction that uses their result.
 
-One machine instruction can do the work of several PTX instructions. It accepts one literal or one operand from constant
-memory, an address with a literal offset, and the negative or absolute value of a float. IADD3 adds three integers, and
-LEA adds a shifted one. LOP3 is a logic function of three inputs. IMAD.WIDE adds a product and a 64-bit base. ISETP.AND
-compares and combines the result with a predicate.
+One machine instruction can do the work of several PTX instructions. Machine instructions accept a literal or a value in
+constant memory as one operand, a literal offset in an address, and the negative or absolute value of a floating-point
+operand. IADD3 adds three integers, and LEA adds a shifted integer. LOP3 computes a logic function of three inputs.
+IMAD.WIDE adds a product and a 64-bit base. ISETP.AND compares two numbers and combines the result with a predicate.
 
-PTX is no longer in SSA form: where paths merge, each path writes the register, usually by a copy. If source and
-destination of a copy never hold different live values, the assembler assigns one register to both, and the copy
-disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
+PTX is not in SSA form: where paths merge, each path writes the same register, usually by a copy. If the source and the
+destination of a copy never have different values that are still needed, the assembler uses one machine register for
+both, and the copy disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
 from kernrec.ptx.analysis.def_use import DefUse
@@ -18,7 +18,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """Return (destination, source) if an instruction copies a virtual register, else None."""
+    """Return (destination, source) if an instruction copies a virtual register. Otherwise, return None."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -57,7 +57,9 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Map each register of `named` to the registers that hold a different value while it is live."""
+    """Map each register of `named` to the registers that have a different value at a time when its value is still
+    needed.
+    """
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -76,30 +78,31 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
 
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
-# Instructions that cannot take an operand from constant memory or a literal.
+# Opcodes of instructions that accept neither a literal nor an operand in constant memory.
 _REGISTERS_ONLY = _ACCESS | {
     "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix",
 }  # fmt: skip
 _LOGIC = frozenset({"and", "or", "xor", "not"})
 _FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
-_IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers in constant memory
+_IN_CONSTANTS = ("%ntid", "%nctaid")  # Special registers whose values are in constant memory.
 _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function without calls. The result is empty if it is
-    folded.
+    """Return the machine instructions of each PTX instruction of a function, which must not contain calls.
+
+    The machine instructions of a PTX instruction that is removed or combined with another are empty.
 
     Args:
         function: the function.
-        def_use: its writers and readers.
+        def_use: writers and readers of the function's registers.
         divergent: registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 
 
 class _Folding:
-    """Folding decisions for one function."""
+    """Decides which PTX instructions of one function are folded."""
 
     def __init__(self, function: Function, def_use: DefUse, divergent: set[str]) -> None:
         self.function = function
@@ -107,13 +110,13 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # Sums and logic functions that absorbed another instruction.
-        self.factors: set[tuple[int, object]] = set()  # (basic block, literal held in a register)
+        self.merged: set[int] = set()  # Sums and logic functions that have already absorbed another instruction.
+        self.factors: set[tuple[int, object]] = set()  # (basic block, literal that a register of the block contains)
 
     def costs(self) -> list[Cost]:
         for position in removed_copies(self.function):
             self.cost[position] = _NOTHING
-        read: set[str] = set()  # Special registers that were read so far.
+        read: set[str] = set()  # Special registers that an earlier instruction has read.
         for position, ins in enumerate(self.instructions):
             if ins.opcode in ("mov", "cvta"):
                 self.cost[position] = self._move(position, ins, read)
@@ -149,7 +152,8 @@ class _Folding:
             return _NOTHING
         to, source = ins.operands[0], ins.operands[1]
         if isinstance(to, Vector):
-            return _NOTHING  # Unpacking costs nothing, because it only names the halves of a register.
+            # Unpacking needs no machine instruction, because it only gives names to the halves of a register.
+            return _NOTHING
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
             return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
@@ -167,7 +171,7 @@ class _Folding:
         return (("move", moves),)
 
     def _made_by_conversion(self, source: Vector) -> bool:
-        """Return whether one instruction converts and packs two values."""
+        """Return whether a single machine instruction converts two values and packs them."""
         for item in source.items:
             writer = self.def_use.writer(item.name) if isinstance(item, Register) else None
             if writer is None or self.instructions[writer].opcode != "cvt":
@@ -175,7 +179,7 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the cost of an instruction whose operands are equal in all threads of a warp.
+        """Return the machine instructions of a PTX instruction whose operands are equal in all threads of a warp.
 
         The uniform datapath executes integer arithmetic. A division needs no reconvergence, because threads do not
         diverge.
@@ -185,7 +189,7 @@ class _Folding:
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
 
     def _constant(self, position: int, ins: Instruction) -> Cost:
-        """Return the cost of a load from constant memory, which also holds parameters."""
+        """Return the machine instructions of a load from constant memory. Parameters are in constant memory, too."""
         address = ins.operands[-1]
         if isinstance(address, Address) and isinstance(address.base, Register):
             uniform = address.base.name not in self.divergent
@@ -219,7 +223,7 @@ class _Folding:
             self.cost[position] = _NOTHING
 
     def _only_addresses(self, ins: Instruction) -> bool:
-        """Return whether an instruction adds a literal to a value that is only used in addresses."""
+        """Return whether an instruction adds a literal to a value, and the sum is only used in addresses."""
         if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
             return False
         name = next(iter(ins.results), "")
@@ -234,7 +238,7 @@ class _Folding:
         return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
-        """Fold a shift by a literal into an addition (LEA), and two additions into a single IADD3."""
+        """Fold a shift by a literal into an addition (LEA), or combine two additions into one IADD3."""
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
             if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):
@@ -244,7 +248,9 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Absorb one instruction of `opcodes` whose result has no other reader."""
+        """Combine an instruction with one that computes an operand, has an opcode in `opcodes`, and whose result
+        nothing else reads.
+        """
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -258,7 +264,9 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Return the only instruction that computes an operand, if it is in the same basic block; else None."""
+        """Return the only instruction that computes an operand. Return None if there are several, or if it is in
+        another basic block or predicated.
+        """
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)
@@ -274,7 +282,7 @@ class _Folding:
         )
 
     def _long_sum(self, position: int, ins: Instruction) -> None:
-        """Fold a 64-bit sum with a wide product or a shifted value."""
+        """Fold a wide product or a shifted value into the 64-bit sum that uses it."""
         for operand in ins.operands[1:]:
             writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
             if writer is None:
@@ -295,7 +303,10 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of moving a literal factor to a register once per block; IMAD.WIDE takes one constant."""
+        """Return the machine instructions that move a literal factor of IMAD.WIDE to a register, once per basic block.
+
+        IMAD.WIDE accepts only one constant operand. If its base is also a constant, the factor must be in a register.
+        """
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -308,7 +319,7 @@ class _Folding:
         return (("move", 1),)
 
     def _drop_widening(self, operand: object) -> None:
-        """Drop a sign extension to 64 bits that LEA and IADD3 perform themselves."""
+        """Remove the cost of a sign extension to 64 bits if LEA and IADD3 perform it themselves."""
         writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
         if writer is not None and self.instructions[writer].opcode == "cvt":
             readers = self._readers(self.instructions[writer])
@@ -316,11 +327,11 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _select(self, position: int, ins: Instruction) -> None:
-        """Replace a select by a predicated computation of the value.
+        """Replace a select instruction by computing the selected value under a predicate.
 
-        If one of two literals is selected and only added, the assembler computes both sums, the second with a
-        predicate. If a literal is zero, its sum is a move. A sum that replaces its own term in a loop is computed
-        elsewhere and copied.
+        If one of two literals is selected and then only added to a register, the assembler computes both sums, the
+        second under a predicate. If a literal is zero, its sum is just a move. If the sum replaces the register to
+        which it is added, as in a loop, the assembler computes it in another register and copies it back.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added
@@ -338,7 +349,9 @@ class _Folding:
                 return
 
     def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
-        """Return (register, sum) if a select between two literals is only added to a register, else None."""
+        """Return the register and the addition if a select between two literals is only used by that addition.
+        Otherwise, return None.
+        """
         if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
             return None
         name = _result(ins)
@@ -353,7 +366,7 @@ class _Folding:
         return others[0], total
 
     def _back_to_predicate(self, position: int, ins: Instruction) -> None:
-        """Keep a predicate instead of converting it to a number that is only compared with zero."""
+        """Remove the conversion of a predicate to a number that is only compared with zero."""
         number, zero = ins.operands[1:3]
         if "ne" not in ins.modifiers or zero != Immediate(0, "int") or not isinstance(number, Register):
             return
@@ -367,7 +380,7 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _predicate(self, position: int, ins: Instruction) -> None:
-        """Fold a logic function of predicates into the comparison that computes one of its inputs."""
+        """Fold a logic function of predicates into the comparison that computes one of its operands."""
         if ins.opcode == "not":
             self.cost[position] = _NOTHING
             return

@@ -1,8 +1,10 @@
-"""Find buffers that contain indices into other buffers: a loaded value is part of another access's address.
+"""Find buffers that contain indices into other buffers, because a value loaded from them is part of another access's
+address.
 
-`x[index[i] * c + j]` makes `index` an index of `x` in steps of `c` elements. Offsets of a sparse matrix, `for (j =
-offsets[r]; j < offsets[r + 1]; ++j) x[j]`, differ from other indices, because they are compared with each other. The
-analysis ignores branches and repeats until nothing changes. So it may report an index that no execution uses.
+In `x[index[i] * c + j]`, the buffer `index` contains indices into `x` in steps of `c` elements. Row offsets of a sparse
+matrix, as in `for (j = offsets[r]; j < offsets[r + 1]; ++j) x[j]`, are distinguished from other indices, because the
+code compares them with each other. The analysis ignores branches, and is repeated until the result no longer changes.
+It may therefore report an index that no execution uses.
 """
 
 from collections.abc import Mapping
@@ -18,37 +20,41 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""Bytes between neighboring indices: a number, and the names of the parameters that multiply it."""
+"""Distance in bytes between the elements of neighboring indices: a number, and the names of the parameters by which it
+is multiplied.
+"""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Buffer whose values are indices into other buffers. Parameters name the buffers and factors."""
+    """Buffer whose values are indices into other buffers. Buffers and factors are named by the kernel's parameters."""
 
     targets: Mapping[str, Step]
-    """For each indexed buffer, the bytes between the elements of consecutive indices."""
+    """For each indexed buffer, the distance in bytes between the elements of consecutive indices."""
     ascending: bool
-    """Whether consecutive values delimit ranges, like the offsets of a sparse matrix."""
+    """Whether consecutive values are the ends of ranges, like the row offsets of a sparse matrix."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """Origin of a register's value."""
+    """How the value of a register was computed."""
 
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """(buffer, factor) of each loaded value that is a term of the register, or None if the register is not linear in
-    it.
+    """Loaded values that the register's value contains as terms, each as (buffer, factor). The factor is None if the
+    register's value is not a linear function of the loaded value.
     """
     factor: Step | None = None
-    """Value of the register if it is a product of numbers and parameters."""
+    """Value of the register, if it is a product of numbers and parameters; else None."""
 
 
 _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Map parameters of a kernel to the index buffers that they point to."""
+    """Find the parameters of a kernel that point to buffers of indices, and map each to a description of its
+    indices.
+    """
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)
@@ -88,7 +94,7 @@ def _value(operand: Operand, values: Mapping[str, _Value]) -> _Value:
 
 
 def _follow(ins: Instruction, function: Function, values: dict[str, _Value]) -> None:
-    """Add the result of an instruction to the values of registers."""
+    """Add the origin of an instruction's result to `values`."""
     if not ins.results:
         return
     result = _result(ins, function, values)

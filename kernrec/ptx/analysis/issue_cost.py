@@ -1,7 +1,7 @@
 """Map PTX instructions to hardware pipes, issue slots and latencies.
 
-The GPU does not run PTX: one PTX instruction may become no, one or several machine instructions. This module counts the
-machine instructions that a warp issues on sm_75 to sm_120, by class, so that profiles can be compared with issue slots:
+A GPU does not execute PTX: the assembler converts a PTX instruction to none, one or several machine instructions. This
+module estimates, by class, the machine instructions that a warp issues on sm_75 to sm_120. Each takes an issue slot:
 
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
@@ -27,7 +27,7 @@ CLASSES = (
 )  # fmt: skip
 
 Cost = tuple[tuple[str, int], ...]
-"""Pairs of class and number of machine instructions."""
+"""Machine instructions of one PTX instruction, as pairs of a class and a number of instructions."""
 
 _LOGIC = frozenset(
     {
@@ -51,7 +51,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # FHADD and FHFMA: the f32 pipe reads halves from sm_100
+        return (("fma32", 1),)  # These become FHADD and FHFMA, which read halves on the f32 pipe from sm_100.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
@@ -119,14 +119,18 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""m * n * k of the largest `mma` instruction for each type of A (PTX ISA, table of the shapes of `mma`)."""
+"""Product m * n * k of the largest `mma` instruction for each type of the matrix A (PTX ISA, table of the shapes of
+`mma`).
+"""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a wmma operation: `mma` instructions that cover its shape, or accesses of 4 bytes per lane."""
+    """Return the machine instructions of a wmma operation: as many `mma` as cover its shape, or accesses of 4 bytes per
+    lane.
+    """
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -190,20 +194,23 @@ _LATENCY_CLK = {
     "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
-_SHARED_ATOMIC_CLK = 50  # atomic addition in shared memory that returns the old value (assumption: twice a load)
+# Atomic addition in shared memory that returns the old value. It is assumed to take twice as long as a load.
+_SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns of `wgmma.mma_async` that an SM's tensor cores finish per clock. A column has 64 rows and 32 bytes along K,
-and an SM does 2,048 f16 multiply-adds per clock (H100 data sheet).
+"""Number of columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and
+32 bytes along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
 """
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum clocks of a warp in a basic block: its longest dependency chain, or one per instruction.
+    """Return the minimum number of clocks that a warp needs for a basic block.
 
-    Loads from global memory count as 0 clocks, because their time depends on caches; `dependence.load_depths`
-    counts them.
+    This is the latency of the longest dependency chain, but at least one clock per instruction.
+
+    Loads from global memory count as 0 clocks, because their latency depends on the caches. `dependence.load_depths`
+    counts these loads.
     """
-    ready: dict[str, int] = {}  # register -> clock at which its value is ready
+    ready: dict[str, int] = {}  # register -> clock at which its value is available
     last, issued = 0, 0
     for ins in block.instructions:
         cost = classify(ins)
@@ -227,14 +234,14 @@ def _wgmma_columns(ins: Instruction) -> int:
 
 
 MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
-"""Classes in addition to those of `issue_cost`."""
+"""Classes of machine instructions that `machine_cost` distinguishes in addition to those of `classify`."""
 
 _F32 = ("f32", "f32x2")
 _LONG = ("s64", "u64", "b64", "f64")
 _TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
 _PACKED = ("u32", "s32", "u16")
 _NEAR = frozenset({"rn", "rz"})
-"""Rounding modes of I2FP."""
+"""Rounding modes that the instruction I2FP supports."""
 
 # Without .ftz, special functions of f32 scale their operand and result to keep denormal values.
 _APPROXIMATE = {
@@ -262,7 +269,7 @@ _INTEGER = {
 
 
 AGGREGATED = "warp_aggregated"
-"""Modifier that marks atomic operations that the assembler combines within a warp; PTX has no such modifier."""
+"""Modifier that marks atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
 _AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic", 1))  # S2R, VOTEU, UFLO, POPC, ISETP
 
 
@@ -282,7 +289,9 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the cost of an instruction if it differs from `issue_cost`; else None."""
+    """Return the machine instructions of a PTX instruction if `classify` does not describe them precisely. Otherwise,
+    return None.
+    """
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

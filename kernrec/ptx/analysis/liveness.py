@@ -1,9 +1,10 @@
-"""Count the registers that a kernel's PTX needs: the maximum number of live 32-bit values.
+"""Estimate how many registers a kernel needs from its PTX: the maximum number of 32-bit values that are live at the
+same time.
 
-PTX has an unlimited number of registers, and the assembler maps them to real ones. It saves registers by recomputing
-addresses and keeping halves of 64-bit values, and needs more for loads that it moves ahead. On the library's
-kernels, this count
-was 0 to 30 % above the assembler's. kernrec uses it only if no assembler is installed.
+PTX has an unlimited number of registers, which the assembler maps to those of the GPU. The assembler saves registers by
+recomputing addresses and by keeping only one half of some 64-bit values. It needs additional registers for loads that
+it moves ahead. For the library's kernels, the estimate is 0 to 30 % higher than the assembler's number. kernrec uses
+the estimate only if no assembler is installed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ _LIVE = "live registers"
 
 
 def live_before(function: Function) -> list[set[str]]:
-    """Return the registers that are live at the start of each basic block, and cache them with the function."""
+    """Return the registers that are live at the start of each basic block. The result is cached in the function."""
     if _LIVE not in function.memo:
         function.memo[_LIVE] = _live_before(function)
     before: list[set[str]] = function.memo[_LIVE]
@@ -37,7 +38,7 @@ def _live_before(function: Function) -> list[set[str]]:
 
 
 def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
-    """Return the registers that a basic block reads before writing them, and those that it certainly writes."""
+    """Return the registers that a basic block reads before writing them, and the registers that it always writes."""
     read: set[str] = set()
     written: set[str] = set()
     for ins in reversed(block.instructions):
@@ -59,12 +60,12 @@ def _live_after(function: Function, index: int, before: list[set[str]]) -> set[s
 
 
 def live_registers(function: Function) -> int:
-    """Return the maximum number of live 32-bit registers."""
+    """Return the maximum number of 32-bit registers that are live at the same time in a function."""
     return max(live_by_block(function), default=0)
 
 
 def live_by_block(function: Function) -> list[int]:
-    """Return the maximum number of live 32-bit registers in each basic block."""
+    """Return, for each basic block, the maximum number of 32-bit registers that are live at the same time."""
     sizes: dict[str, int] = {}
 
     def size(names: Iterable[str]) -> int:
@@ -93,7 +94,9 @@ def live_by_block(function: Function) -> list[int]:
 
 
 def successors(function: Function, index: int) -> list[int]:
-    """Return the basic blocks that may follow one; the target of a branch comes first."""
+    """Return the indices of the basic blocks that may be executed directly after a block. The target of a branch comes
+    first.
+    """
     last = function.blocks[index].instructions[-1]
     count = len(function.blocks)
     successors = []

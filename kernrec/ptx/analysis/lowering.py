@@ -1,10 +1,10 @@
 """Estimate the machine instructions that a warp issues for each basic block after assembly.
 
-The GPU does not run PTX. `machine_cost` counts the machine instructions of one PTX instruction, and `folding` finds
-instructions that others absorb. This module lowers control flow. The assembler replaces a branch over a short piece of
-code by
-predicates, so every warp executes that piece. If threads of a warp may diverge, two more instructions (BSSY and BSYNC)
-reconverge them. `tools/evidence counters` compares the result with counters of a real GPU.
+`machine_cost` estimates the machine instructions of a single PTX instruction, and `folding` finds PTX instructions that
+are combined with others. This module adds the effects of control flow. The assembler replaces a branch over a short
+piece of code by predicates, so every warp executes that piece. If the threads of a warp may diverge, two more machine
+instructions (BSSY and BSYNC) make them reconverge. `tools/evidence counters` compares the result with the hardware
+counters of a GPU.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "mov
 
 
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
-    """Return the registers that may differ between the threads of a warp.
+    """Return the registers whose values may differ between the threads of a warp.
 
-    A register diverges if it depends on the thread index, a load with a divergent address, an atomic operation or a
-    warp exchange. It also diverges if it is written both under a divergent branch and elsewhere. So does a register
-    that a loop writes and later code reads, if threads leave the loop at different times. Code between a branch and its
-    target counts as under the branch, because compilers lay code out that way.
+    A register diverges if its value depends on the thread index, on a load with a divergent address, on an atomic
+    operation or on a warp exchange. It also diverges if it is written both in code that a divergent branch may skip and
+    elsewhere, or if it is written in a loop that threads leave at different times and read after the loop. All code
+    between a branch and its target counts as code that the branch may skip, because this is how compilers order code.
     """
     instructions = function.instructions
     divergent: set[str] = set()
-    regions: set[int] = set()  # Divergent branches whose effect was already propagated to later code.
+    regions: set[int] = set()  # Divergent branches whose effect on later code was already taken into account.
     work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
     work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
@@ -47,7 +47,8 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Threads disagree if only some wrote a register, or if some left a loop earlier.
+                    # Values differ between threads if only some threads wrote the register, or if some left a loop
+                    # earlier than others.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
@@ -56,24 +57,28 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
 
 
 def _under(function: Function, position: int) -> range:
-    """Return the range of instructions that only some threads run if a branch diverges."""
+    """Return the range of instructions that only some threads execute if a branch diverges."""
     label = function.instructions[position].operands[0]
     target = function.labels.get(label.name, position) if isinstance(label, Symbol) else position
     return range(target, position) if target <= position else range(position + 1, target)
 
 
 _MOST_PREDICATED = 8
-"""Maximum machine instructions that the assembler executes with predicates instead of branching over them."""
+"""Maximum number of machine instructions that the assembler executes under predicates instead of branching
+over them.
+"""
 _MOST_PREDICATED_LOADING = 20
-"""Maximum if the code loads from global memory, because a branch would delay the load. Both limits were found with
-ptxas 13.5 for sm_75, 86, 90 and 120, with bodies of arithmetic, loads and stores of each length.
+"""The same maximum for code that loads from global memory. It is higher, because a branch would delay the load. Both
+limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5 for sm_75,
+sm_86, sm_90 and sm_120.
 """
 _MOST_GUARDS = 6
-"""Maximum branches of one piece whose predicates are needed until a load arrives. A thread has seven predicates (P0 to
-P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use one. ptxas 13 keeps five such loads in
-flight. A predicate that only guards loads is free once they are issued, so ptxas 13.5 keeps sixteen of them in flight.
+"""Maximum number of branches in one piece of machine code whose predicates are needed until a load has finished. A
+thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use
+one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon as they are
+issued, so ptxas 13.5 keeps sixteen such loads in flight.
 """
-_PROLOGUE = 1  # Number of instructions that set the stack pointer.
+_PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
@@ -83,7 +88,9 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Return the machine instructions by class for each basic block of a function without calls, and cache them."""
+    """Return the machine instructions of each basic block by class. The function must not contain calls; the result is
+    cached in it.
+    """
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -91,10 +98,10 @@ def lowered(function: Function) -> list[dict[str, int]]:
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
-    """Return the basic blocks of a function, grouped into pieces of machine code.
+    """Group the basic blocks of a function into pieces within which the assembler moves instructions freely.
 
-    The assembler moves instructions freely across a branch that it replaced by a predicate. In an unrolled loop that
-    checks bounds before each load, it issues all loads first and then waits once.
+    The assembler can move instructions across a branch that it has replaced by a predicate. For example, if an unrolled
+    loop checks the bounds before each load, the machine code issues all loads first and then waits once.
 
     Args:
         function: function without calls.
@@ -133,7 +140,7 @@ def _entered(function: Function) -> dict[int, int]:
 
 
 def _target(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the branch at the end of a basic block, or None without a branch."""
+    """Return the target of the branch at the end of a basic block, as a block index, or None if there is no branch."""
     last = block.instructions[-1]
     if last.opcode != "bra" or not isinstance(last.operands[0], Symbol):
         return None
@@ -141,7 +148,9 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the conditional branch at the end of a basic block, or None without one."""
+    """Return the target of the conditional branch at the end of a basic block, as a block index, or None if there is
+    none.
+    """
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -163,7 +172,9 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return blocks whose conditional branch disappears, and move the costs of their successors to them."""
+        """Return the blocks whose conditional branch is replaced by predicates. Also move the costs of the code that it
+        skips to these blocks.
+        """
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -185,9 +196,9 @@ class _Lowering:
         return sum(self.issue[body].values()) <= most
 
     def _reconverge(self, predicated: set[int]) -> None:
-        """Add the instructions that reconverge a warp after divergent branches."""
+        """Add the machine instructions that make a warp reconverge after divergent branches."""
         blocks = self.function.blocks
-        joins: dict[int, int] = {}  # block of reconvergence -> first block with a divergent branch to it
+        joins: dict[int, int] = {}  # block where threads reconverge -> first block with a divergent branch to it
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

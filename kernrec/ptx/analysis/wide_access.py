@@ -1,12 +1,12 @@
-"""Merge memory accesses as the assembler does: adjacent accesses to shared memory, and atomics of a warp.
+"""Merge memory accesses as the assembler does: adjacent accesses to shared memory, and atomic operations of a warp.
 
-Compilers emit accesses to neighboring words of shared memory as single accesses. The assembler merges two or four of
-them (LDS.64, LDS.128, STS.128) if it can prove that their address is a multiple of the width. It does not know the
-alignment of pointers to global memory, so it leaves accesses to global memory unchanged. For register-tiled matmuls,
-ptxas 13 merged 16 one-word and 4 two-word loads into 6 four-word loads.
+Compilers generate a separate PTX instruction for each of several neighboring words of shared memory. The assembler
+merges two or four of these accesses (LDS.64, LDS.128, STS.128) if it can prove that the address is a multiple of the
+merged width. It does not know the alignment of pointers to global memory, so it does not merge accesses to global
+memory. In register-tiled matmuls, ptxas 13 merges 16 one-word and 4 two-word loads into 6 four-word loads.
 
-The alignment of an address follows from literals, shifts, sums, products and addresses of variables. The number of
-threads counts as unknown.
+This module computes the alignment of an address from literals, shifts, sums, products and addresses of variables. It
+assumes that the number of threads is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
 from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
-_WIDEST = 16  # bytes per access
-_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # mergeable types
+_WIDEST = 16  # Bytes per merged access.
+_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # Types of accesses that can be merged.
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""(number of known low bits, value of these bits)."""
+"""Low bits of a number that are known: (how many, their value)."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -35,7 +35,9 @@ _MEMORY = frozenset(
 
 
 def with_wide_accesses(module: Module, kernel: str) -> Module:
-    """Return the module with adjacent accesses to shared memory merged in a kernel and its callees."""
+    """Return the module after merging adjacent accesses to shared memory in a kernel and in the functions that it
+    calls.
+    """
     functions = {
         name: function if function.entry and name != kernel else _joined(function, module)
         for name, function in module.functions.items()
@@ -50,11 +52,11 @@ class _Access:
     position: int
     """Index of the instruction in the function."""
     offset: int
-    """Offset in bytes from the register in its address."""
+    """Offset in bytes from the address register."""
     unit: int
-    """Bytes per element."""
+    """Size of an element in bytes."""
     items: tuple[Operand, ...]
-    """Registers that are loaded, or values that are stored."""
+    """Registers that receive the loaded elements, or values that are stored."""
 
     @property
     def bytes(self) -> int:
@@ -89,7 +91,9 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield lists of loads, or of stores, with one address register and no conflicting instruction between them."""
+    """Yield lists of loads, or of stores, that use the same address register and have no conflicting instruction
+    between them.
+    """
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -120,7 +124,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return (the instruction's mergeable access or None, the register in its address)."""
+    """Return an instruction's mergeable access (or None), and the register in its address."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -138,8 +142,11 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Yield groups of accesses that cover 16, or else 8, aligned bytes; `base` is the known low bits of the address
-    register.
+    """Group accesses that together cover 16 aligned bytes or, if that is not possible, 8 aligned bytes.
+
+    Args:
+        accesses: Accesses with the same address register.
+        base: Known low bits of the address register.
     """
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
@@ -158,7 +165,7 @@ def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
 
 
 def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
-    """Return whether moving an access to another position leaves all values unchanged."""
+    """Return whether an access can be moved to another position without changing any value that is loaded or stored."""
     first, last = min(access.position, place), max(access.position, place)
     names = [name for item in access.items for name in registers_of(item)]
     users = [p for name in names for p in def_use.writers.get(name, ())]
@@ -176,7 +183,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of each register that have the same value whichever instruction wrote the register."""
+    """Low bits of registers that are known because all instructions that write the register agree on them."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -185,12 +192,12 @@ class _KnownBits:
         self._known: dict[str, _LowBits | None] = {}
 
     def of(self, register: Register) -> _LowBits:
-        """Return the low bits of a register."""
-        # Start with every register unknown and iterate, because registers in loops depend on each other.
+        """Return the known low bits of a register."""
+        # Start with every register unknown, and repeat, because registers in loops depend on each other.
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
-        for name in needed:  # The loop also visits the names that it appends.
+        for name in needed:  # The loop body appends further names to this list.
             for place in self._def_use.writers.get(name, ()):
                 new = [source for source in self._instructions[place].sources if source not in bits_of]
                 needed += new
@@ -241,7 +248,7 @@ class _KnownBits:
 
 
 def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
-    """Return the low bits that all values share, or None if none is known."""
+    """Return the low bits on which all values agree, or None if they agree on none."""
     common: _LowBits | None = None
     for bits in all_bits:
         if common is None or bits is None:
@@ -257,7 +264,10 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the known low bits of a product (x + 2**a u) (y + 2**b v), with unknown u and v."""
+    """Return the known low bits of the product of two numbers, given the known low bits of each.
+
+    The product is (x + 2**a u) (y + 2**b v), where u and v are unknown.
+    """
     (a, x), (b, y) = first, second
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
@@ -276,7 +286,9 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return the kernel with the modifier `AGGREGATED` at its combined atomic operations; it must contain no calls."""
+    """Return the kernel after marking its combined atomic operations with the modifier `AGGREGATED`. The kernel must
+    not contain calls.
+    """
     marked = set(_combined(function))
     if not marked:
         return function
@@ -288,11 +300,11 @@ def with_warp_aggregation(function: Function) -> Function:
 
 
 def _combined(function: Function) -> Iterator[int]:
-    """Yield the positions of the combined atomic operations."""
+    """Yield the indices of the atomic operations that the assembler combines within a warp."""
     if not any(ins.opcode in ("atom", "red") for ins in function.instructions):
         return
     if any(ins.opcode == "call" for ins in function.instructions):
-        return  # It is not known what the callee does with the registers.
+        return  # A callee may do anything with the registers.
     function = with_local_names(function)
     def_use = DefUse.of(function)
     divergent = divergent_registers(function, def_use)

@@ -1,1 +1,4 @@
-"""Emulate PTX: run the basic blocks of many thread blocks, and stop threads at barriers."""
+"""Emulate PTX on the CPU.
+
+The emulator runs the basic blocks of many thread blocks at the same time, and stops threads at barriers.
+"""

@@ -1,13 +1,14 @@
-"""Execute PTX on the CPU in the compiled engine, and count events exactly.
+"""Emulate PTX on the CPU with the compiled engine, and count events exactly.
 
-Counters are totals over the blocks that ran. `issue.<class>` counts machine instructions of warps, as
-`analysis.issue_cost` estimates them; `issue` is their sum. `lanes` counts their active lanes, including lanes whose
-predicate is off, because the warp issues the instruction anyway. `shared.{load,store,atomic}_{wavefronts,ideal}` count
-wavefronts of shared memory, actual and without bank conflicts. `shared.atomic_repeats` counts the additional wavefronts
-that would be needed if lanes that add 1 to one word took turns. `barriers` counts barriers that blocks passed.
+Counters are totals over the blocks that were emulated. `issue.<class>` is the number of machine instructions that warps
+issue, as `analysis.issue_cost` estimates it; `issue` is the sum over all classes. `lanes` is the number of active lanes
+of these instructions. It includes lanes whose predicate is off, because the warp issues the instruction anyway.
+`shared.{load,store,atomic}_{wavefronts,ideal}` count wavefronts of shared memory, actual and without bank conflicts.
+`shared.atomic_repeats` counts the additional wavefronts that would be needed if lanes that add 1 to the same word did
+so one after another. `barriers` is the number of barriers that blocks passed.
 `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and `local.{read,write}_{sectors,requests,bytes}` count
-accesses. `atomic.<buffer>` and `atomic.shared` count lane operations, and `mma.<type>` operations of tensor cores. On
-request, `lanes.<class>` divides `lanes` by class.
+accesses. `atomic.<buffer>` and `atomic.shared` count atomic operations of lanes. `mma.<type>` counts operations of
+tensor cores. On request, `lanes.<class>` is the part of `lanes` that belongs to a class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,19 +44,23 @@ def emulate(
     budget: int = BUDGET,
     check_races: bool = False,
 ) -> Counts:
-    """Run thread blocks of a kernel on the CPU. The kernel changes `launch.buffers`, its global memory, in place.
+    """Run thread blocks of a kernel on the CPU. The kernel's global memory is `launch.buffers`, which it changes in
+    place.
 
     Args:
         module: module from `parse`.
         launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), with whole clusters, or None for all.
+        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, they must
+            be complete.
         count: whether to count events.
-        budget: maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop.
-        check_races: whether a race is an error: two threads access a byte of shared memory with no barrier between the
-            accesses, and at least one writes. `bar.warp.sync` and shuffles order threads of one warp.
+        budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
+            assumed to be in an endless loop.
+        check_races: whether a data race in shared memory is an error. In a race, two threads access the same byte
+            without a barrier between the accesses, and at least one of them writes. `bar.warp.sync` and shuffles also
+            order the threads of a warp.
 
     Returns:
-        Totals over the blocks that ran, by metric: see the module's docstring.
+        Totals over the blocks that ran, keyed by metric. The module's docstring explains the metrics.
 
     Raises:
         EmulationError: unsupported instruction, access out of bounds or misaligned, write to a read-only buffer,
@@ -72,7 +77,9 @@ def emulate(
 
 
 def check_block(module: Module, launch: KernelLaunch) -> None:
-    """Raise `UsageError` for a block size that the kernel was not compiled for, which CUDA would reject."""
+    """Raise `UsageError` if the block size of a launch is not one for which the kernel was compiled. CUDA would refuse
+    such a launch.
+    """
     if (function := module.functions.get(launch.entry)) is None:
         return
     threads, required = prod(launch.block), function.directives.get("reqntid")
@@ -88,7 +95,7 @@ def check_block(module: Module, launch: KernelLaunch) -> None:
 
 
 class Emulation:
-    """Emulated launch that runs its thread blocks a few at a time.
+    """Emulated launch whose thread blocks can be run a few at a time.
 
     Raises:
         EmulationError: as `emulate`.
@@ -109,11 +116,11 @@ class Emulation:
         together, most = self._clusters.size, options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
-        """Number of thread blocks that run together."""
+        """Number of thread blocks that are emulated at the same time."""
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions by class of each basic block, or None without a lowering."""
+        """Machine instructions of each basic block by class, or None if the options have no `lowering`."""
         self.pieces = [[block] for block in function.blocks]
-        """Basic blocks of the kernel; the assembler merges the blocks of each group."""
+        """Basic blocks of the kernel, in groups that the assembler merges into one piece of machine code."""
         if self.lowered is not None:
             self.pieces = straightened(function, self.lowered)
         self._options = options
@@ -162,20 +169,20 @@ class Emulation:
 
     @property
     def findings(self) -> list[engine.RawFinding]:
-        """Findings of the checks so far."""
+        """Return what the checks have found so far."""
         return self._engine.findings
 
     @property
     def sites(self) -> list[engine.SiteCounts]:
-        """Return the data that each instruction has moved so far. The result is empty without checks."""
+        """Return how much data each instruction has moved so far. The list is empty without checks."""
         return self._engine.sites
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
-        """Return each basic block with the warps that ran it and their active lanes."""
+        """Return each basic block with the number of warps that have run it and the number of their active lanes."""
         return list(zip(self.function.blocks, self._engine.warps.tolist(), self._engine.lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
-        """Return the global memory accesses of each watched block, by linear number."""
+        """Return the accesses of each watched block to global memory, keyed by the block's linear number."""
         return self._engine.watched()
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
@@ -183,12 +190,14 @@ class Emulation:
         return self._clusters.complete(block_numbers)
 
     def unsupported(self) -> list[str]:
-        """Return the names of unsupported instructions of the kernel, in text order."""
+        """Return the names of the kernel's instructions that the emulator does not support, in text order."""
         return self._engine.unsupported()
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Machine instructions by class of each basic block, or empty for blocks that no warp ran."""
+        """Return the machine instructions of each basic block by class. They are empty for a block that no warp has
+        run.
+        """
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}
@@ -200,9 +209,9 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of a block ran each basic block so far, (basic blocks, warps).
+        """Return how often each warp of a thread block has run each basic block so far, (basic blocks, warps).
 
-        Counts of all blocks add up. They are zero unless `EmulationOptions.watched` names a block.
+        The counts of all thread blocks are added. They are zero if `EmulationOptions.watched` is empty.
         """
         return self._engine.by_warp.copy()
 
@@ -218,7 +227,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The compiler decides the contents of these two parts, which only must not overlap.
+        # The compiler decides what these two parts contain. They only must not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }
@@ -233,10 +242,10 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the blocks per cluster, x first, as compiled into the kernel or given by the launch.
+    """Return the number of blocks per cluster, x first. It is compiled into the kernel, or the launch states it.
 
     Raises:
-        UsageError: kernel and launch differ, or the grid does not consist of whole clusters.
+        UsageError: kernel and launch state different numbers, or the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

@@ -1,4 +1,7 @@
-"""Run launches in the compiled engine (`engine/`), which reads a decoded kernel as flat arrays."""
+"""Run launches in the compiled engine (`engine/`).
+
+The kernel is decoded here, and passed to the engine as flat arrays.
+"""
 
 import os
 import re
@@ -22,45 +25,47 @@ from kernrec.util.engine import module
 _NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED = range(12)
 _LABEL, _TEXEL, _OTHER = 12, 13, 14
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
-_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults
+_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults that the engine reports
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Marks an instruction in an engine message by its index in the function."""
+"""Matches the place in an engine message that stands for an instruction. It contains the instruction's index in the
+function.
+"""
 
 
 class Shape(NamedTuple):
-    """Extents of a launch, x first."""
+    """Shape of a launch. All extents are x first."""
 
     grid: tuple[int, int, int]
-    """Thread blocks of the grid."""
+    """Number of thread blocks in the grid."""
     block: tuple[int, int, int]
-    """Threads per block."""
+    """Number of threads per block."""
     cluster: tuple[int, int, int]
-    """Thread blocks per cluster."""
+    """Number of thread blocks per cluster."""
     together: int
-    """Number of thread blocks that run together."""
+    """Number of thread blocks that are emulated at the same time."""
 
 
 class SiteCounts(NamedTuple):
-    """Data moved by the accesses of one instruction."""
+    """Data that the accesses of one instruction have moved."""
 
     requests: int
     lanes: int
     bytes: int
     moved: int
-    """Sectors of global memory, or wavefronts of shared memory."""
+    """Number of sectors of global memory, or of wavefronts of shared memory."""
     ideal: int
-    """Wavefronts without bank conflicts."""
+    """Number of wavefronts that would be needed without bank conflicts."""
     atomics: int
 
 
 class RawFinding(NamedTuple):
-    """Finding of the engine's checks (engine/checks.h)."""
+    """Finding of the engine's checks, as the engine reports it (engine/checks.h)."""
 
     kind: str
     source: int
-    """Index of the instruction in the function."""
+    """Index, in the function, of the instruction that the finding is about."""
     other: int
-    """Index of the other access's instruction, or -1 if there is none."""
+    """Index of the instruction of the other access, or -1 if the finding is about one access."""
     block: str
     thread: str
     other_block: str
@@ -71,32 +76,36 @@ class RawFinding(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """Function as the engine's flat arrays, shared by all launches."""
+    """Function in the form of the engine's flat arrays. All launches of the function share it."""
 
     names: list[str]
-    """Opcodes with modifiers."""
+    """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """Per instruction: name index, number of operands, guard register or -1, and whether the guard is negated."""
+    """For each instruction: index of its name, number of operands, guard register or -1, and whether the guard is
+    negated.
+    """
     operands: np.ndarray[Any, Any]
-    """Per operand, in preorder: kind; index of a register or symbol, or number of parts; value."""
+    """For each operand, in preorder: its kind; the index of its register or symbol, or its number of parts; and its
+    value.
+    """
     blocks: np.ndarray[Any, Any]
-    """Per basic block: first instruction, number of instructions, and four flags. The flags say whether the last
-    instruction transfers control, lanes of a warp run the first instruction together, threads wait in the block, and
-    the block continues the previous one.
+    """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
+    the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
+    whether threads wait in the block, and whether the block continues the previous block's piece of machine code.
     """
     widths: list[int]
-    """Bits of each register."""
+    """Size of each register in bits."""
     specials: list[str]
     symbols: list[str]
 
 
 def known_opcodes() -> frozenset[str]:
-    """Return the opcodes that the engine supports, without control flow; some include their first modifier."""
+    """Return the opcodes that the engine supports, except for control flow. Some include their first modifier."""
     return frozenset(module().opcodes())
 
 
 class EngineLaunch:
-    """Launch that runs in the engine, a few thread blocks at a time."""
+    """Launch whose thread blocks the engine can run a few at a time."""
 
     def __init__(
         self,
@@ -107,7 +116,7 @@ class EngineLaunch:
         options: EmulationOptions,
         goes_on: Collection[int],
     ) -> None:
-        """Decode the kernel.
+        """Decode the kernel, and prepare the launch.
 
         Args:
             function: the kernel.
@@ -115,7 +124,7 @@ class EngineLaunch:
             shape: extents of the launch.
             special_values: values of the special registers that depend on the launch.
             options: options for running blocks.
-            goes_on: basic blocks that the assembler merges with the previous block.
+            goes_on: indices of the basic blocks that the assembler merges with the previous basic block.
         """
         code = _code(function)
         values = FIXED | dict(special_values)
@@ -123,15 +132,17 @@ class EngineLaunch:
         blocks[list(goes_on), 5] = True
         self.function = function
         self.warps = np.zeros(len(function.blocks), np.int64)
-        """Number of warps that ran each basic block so far."""
+        """Number of warps that have run each basic block."""
         self.lanes = np.zeros(len(function.blocks), np.int64)
-        """Active lanes of the warps that ran each basic block so far."""
+        """Number of active lanes of the warps that have run each basic block."""
         self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
-        """Number of blocks in which each warp ran each basic block so far; zero unless blocks are watched."""
+        """Number of executions of each basic block by each warp, summed over the thread blocks. It is zero if no blocks
+        are watched.
+        """
         self.barriers = 0
-        """Number of barriers that blocks passed."""
+        """Number of barriers that thread blocks have passed."""
         self.counts = Counts()
-        """Counts of accesses and tensor-core operations so far."""
+        """Counts of memory accesses and tensor-core operations."""
         self._budget = options.budget
         self._kernel: Any = module().Kernel(
             code.names, code.instructions, code.operands, blocks.reshape(-1), code.widths, code.specials,
@@ -156,13 +167,13 @@ class EngineLaunch:
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
     ) -> None:
-        """Check all blocks that run from now on.
+        """Check all thread blocks that are run after this function was called.
 
         Args:
-            arrays: Variables of shared memory: name, start and bytes.
-            uninitialized: Buffers that nothing wrote before the launch.
+            arrays: Variables in shared memory, each with its name, start and size in bytes.
+            uninitialized: Buffers that nothing has written before the launch.
             shared: Whether to check accesses to shared memory.
-            races: Whether blocks must not share global memory that one of them writes.
+            races: Whether to report thread blocks that access the same global memory if one of them writes it.
         """
         names, starts, sizes = ([array[field] for array in arrays] for field in range(3))
         numbers = [number for number, name in enumerate(self._buffers) if name in uninitialized]
@@ -170,12 +181,12 @@ class EngineLaunch:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """Findings of the checks so far."""
+        """Return what the checks have found so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Data moved by the accesses of each instruction so far, or empty without checks."""
+        """Return the data that the accesses of each instruction have moved so far. The list is empty without checks."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def set_parameters(self, parameters: bytes) -> None:
@@ -201,11 +212,11 @@ class EngineLaunch:
             self.by_warp += np.array(by_warp, np.int64).reshape(self.by_warp.shape)
 
     def unsupported(self) -> list[str]:
-        """Return the names of unsupported instructions, in text order."""
+        """Return the names of the instructions that the engine does not support, in text order."""
         return [self.function.instructions[place].name for place, _ in self._kernel.unsupported]
 
     def watched(self) -> dict[int, BlockAccesses]:
-        """Return the global memory accesses of the watched blocks."""
+        """Return the accesses of the watched thread blocks to global memory."""
         blocks = self._kernel.watches()
         return {block: block_accesses(watched, self._buffers, self._sizes) for block, watched in blocks.items()}
 
@@ -233,7 +244,7 @@ def _threads() -> int:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions by class of a basic block, without combining PTX instructions."""
+    """Return the machine instructions of a basic block by class. Each PTX instruction is converted separately."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in issue_cost.classify(ins):
@@ -249,7 +260,7 @@ def _code(function: Function) -> _Code:
 
 
 class _Encoder:
-    """Encoder of a function as flat arrays."""
+    """Encoder of a function as the flat arrays that the engine reads."""
 
     def __init__(self, function: Function) -> None:
         self._function = function

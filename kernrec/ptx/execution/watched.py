@@ -1,8 +1,8 @@
-"""Set the options of an emulation, and record global memory accesses of watched thread blocks in order.
+"""Define the options of an emulation, and the record of global memory accesses that it makes for watched thread blocks.
 
-Counters only show how much a block requests. Addresses also show whether another block requests the same data, whether
-L1 still holds a sector on a repeated request, and whether DRAM reads long runs or scattered sectors. Models of caches
-and DRAM need this.
+Counters only show how much data a thread block requests. Models of caches and DRAM also need the addresses, in order:
+they show whether another block requests the same data, whether L1 still holds a sector when it is requested again, and
+whether DRAM reads long runs or scattered sectors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,35 +16,40 @@ from kernrec.ptx.state.results import Array
 from kernrec.util.light_dataclass import dataclass
 
 SECTOR = 32
-"""Bytes of a sector, the unit that moves between caches and memory."""
+"""Size of a sector in bytes. A sector is the unit that moves between caches and memory."""
 _WORD = 4
 _WORDS = SECTOR // _WORD
 
 
 @dataclass(frozen=True)
 class Touched:
-    """4-byte words of a buffer that a block accessed."""
+    """The 4-byte words of a buffer that a thread block has accessed."""
 
     words: Array
-    """Word numbers in ascending order; only the first word of each sector unless `fine`."""
+    """Numbers of the words in ascending order. Unless `fine` is true, only the first word of each sector is listed."""
     fine: bool
-    """Whether `words` lists every word; for buffers above 1 GiB it lists sectors only."""
+    """Whether `words` lists every word. For buffers larger than 1 GiB, it lists only sectors."""
 
     @cached_property
     def sector_numbers(self) -> Array:
-        """Distinct 32-byte sectors in ascending order."""
+        """Return the numbers of the distinct 32-byte sectors in ascending order."""
         return without_repeats(self.words // _WORDS)
 
     @property
     def sectors(self) -> int:
-        """Number of distinct sectors of 32 bytes."""
+        """Return the number of distinct 32-byte sectors."""
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the additional bytes that `other`, the next block, moves, if further blocks follow the same pattern.
+        """Return the number of additional bytes that the next block moves.
 
-        If `other` continues where this block stops, it moves only its own bytes, even if it starts within a sector.
-        Elsewhere, whole sectors move.
+        The blocks after it are assumed to continue the pattern of these two blocks.
+
+        Where the next block continues a run of words of this block, it moves only its own bytes, even if it starts
+        within a sector. Elsewhere, it moves whole sectors.
+
+        Args:
+            other: Words that the next block accesses.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -52,7 +57,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Runs of new words that begin where this block stopped, or end where it starts.
+        # Runs of new words that begin where this block stops, or end where it starts.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
@@ -63,16 +68,20 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """Sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
+    """Sectors that a thread block requested, in order. If several lanes of a warp request the same sector at once, it
+    counts once.
+
+    All arrays have one element per requested sector.
+    """
 
     step: Array
-    """Execution step of the request: runs of pieces of machine code since the block's batch started."""
+    """Time of the request, as the number of executed pieces of machine code since the block's batch started."""
     warp: Array
-    """Index of the requesting warp in its block."""
+    """Index, in its block, of the warp that requested the sector."""
     sector: Array
-    """Address of the sector / 32; buffers are far apart."""
+    """Address of the sector / 32. Different buffers are far apart."""
     is_read: Array
-    """Whether the request was a load."""
+    """Whether the sector was loaded instead of stored."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +89,17 @@ class BlockAccesses:
     """Accesses of one thread block to global memory."""
 
     trace: BlockTrace
-    """Loads and stores; at most the first 1,048,576 sectors of the blocks that run together."""
+    """Loads and stores. At most 1,048,576 sectors are recorded for all blocks that are emulated at the same time."""
     atomics: Array
-    """Addresses of atomic operations, one per lane."""
+    """Addresses of the atomic operations, one per lane."""
     read: Mapping[str, Touched]
-    """Words that the block read, by buffer."""
+    """Words that the thread block read, keyed by buffer."""
     written: Mapping[str, Touched]
-    """Words that the block wrote, by buffer."""
+    """Words that the thread block wrote, keyed by buffer."""
 
 
 def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
-    """Convert a block's accesses from the engine's arrays."""
+    """Create the record of a thread block's accesses from the engine's arrays."""
     step, warp, sector, is_read, atomics, parts = watched
     touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
     for number, written, words in parts:
@@ -99,7 +108,7 @@ def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockA
 
 
 def without_repeats(values: Array) -> Array:
-    """Return sorted values without duplicates; faster than `np.unique`."""
+    """Return the distinct values of a sorted array. This is faster than `np.unique`."""
     first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     distinct: Array = values[first]
@@ -107,7 +116,7 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return a mask of the values that `ascending`, a sorted array, contains."""
+    """Return, for each value, whether the sorted array `ascending` contains it."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -122,39 +131,45 @@ BUDGET = 20_000_000
 
 @dataclass(frozen=True)
 class CheckedMemory:
-    """Memory that `kernrec check` watches."""
+    """Errors in memory accesses for which `kernrec check` looks."""
 
     uninitialized: frozenset[str] = frozenset()
-    """Buffers that nothing wrote before the launch."""
+    """Buffers that nothing has written before the launch. Reading them is reported."""
     shared: bool = True
-    """Whether to check shared memory: reads of unwritten bytes, races, accesses beyond an array."""
+    """Whether to check shared memory for reads of unwritten bytes, races, and accesses beyond an array."""
     global_races: bool = True
-    """Whether blocks must not share global memory that one of them writes."""
+    """Whether to report thread blocks that access the same global memory if one of them writes it."""
 
 
 @dataclass(frozen=True)
 class EmulationOptions:
-    """Options for running thread blocks, and for watching them."""
+    """Options for emulating thread blocks and for recording their accesses."""
 
     most_blocks: int = 1
-    """Maximum number of thread blocks of one `Emulation.run`."""
+    """Maximum number of thread blocks that are passed to one `Emulation.run`."""
     batch_lanes: int = 1024
-    """Approximate number of threads that run together."""
+    """Approximate number of threads that are emulated at the same time."""
     count: bool = True
     budget: int = BUDGET
-    """Maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop."""
+    """Maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is assumed to be
+    in an endless loop.
+    """
     check_races: bool = False
-    """Whether a data race is an error, in shared memory or in global memory that blocks hand over."""
+    """Whether a data race is an error, in shared memory and in global memory through which blocks pass data to each
+    other.
+    """
     checked: CheckedMemory | None = None
-    """Checks beyond fatal errors (`Emulation.findings`), or None for none."""
+    """Checks for errors that do not stop the emulation (see `Emulation.findings`), or None."""
     watched: Sequence[int] = ()
-    """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). If there are any, the
-    engine also counts `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns`
-    (turns of lanes in one sector). Both depend on where tiles start.
+    """Linear numbers of the thread blocks whose accesses to global memory are recorded (see `Emulation.accesses`). If
+    there are any, the engine also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
+    `global.<buffer>.atomic_turns` (how often lanes wait for other lanes in the same sector). Both depend on the
+    alignment of tiles to sectors.
     """
     lanes_by_class: bool = False
-    """Whether to count active lanes by instruction class."""
+    """Whether to count active lanes for each instruction class."""
     lowering: Lowering | None = None
-    """Function that returns the machine instructions of each basic block by class (`kernrec.ptx.analysis.lowering`),
-    which `issue` and `lanes` count. None counts each PTX instruction separately (`kernrec.ptx.analysis.issue_cost`).
+    """Function that returns the machine instructions of each basic block by class, which are the basis of the counters
+    `issue` and `lanes` (see `kernrec.ptx.analysis.lowering`). If it is None, each PTX instruction is converted
+    separately (see `kernrec.ptx.analysis.issue_cost`).
     """

@@ -1,4 +1,7 @@
-"""Parse declarations of variables in PTX: state space, type, alignment, extent, initial values (PTX ISA, section 5)."""
+"""Parse the declarations of variables in PTX (PTX ISA, section 5).
+
+A declaration states the state space, type, alignment, size and initial values of a variable.
+"""
 
 import re
 import struct
@@ -10,15 +13,19 @@ INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 _OCTAL = re.compile(r"[+-]?0[0-7]+")
 
 OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
-"""Types of variables for textures, samplers and surfaces (PTX ISA, section 5.3)."""
+"""Types of the variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
 
 MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
-"""Maximum bytes of a variable by state space. A block has at most 227 KiB of shared memory, a thread 512 KiB of local
-memory (CUDA C++ Programming Guide, technical specifications), a kernel 32,764 bytes of parameters (PTX ISA, section
-5.1.6). The limits for constant and global variables are kernrec's."""
+"""Maximum size of a variable in bytes, keyed by state space. The limits are upper bounds of what GPUs have: at most 227
+KiB of shared memory per block and 512 KiB of local memory per thread (CUDA C++ Programming Guide, technical
+specifications), and 32,764 bytes of parameters per kernel (PTX ISA, section 5.1.6). The limits for constant and global
+variables are kernrec's own.
+"""
 
 MOST_REGISTERS = 1 << 18
-"""Maximum number of registers of a function, limited by kernrec because the emulator allocates a row for each."""
+"""Maximum number of registers of a function. kernrec limits it, because the emulator allocates a row for each
+register.
+"""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -59,7 +66,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # Ignore a sampler's initial modes: the launch determines how a texture is read.
+    # Ignore the initial modes of a sampler, because the launch determines how a texture is read.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:
@@ -77,7 +84,9 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial bytes, and the addresses among them as (byte offset, symbol, byte offset into the symbol)."""
+    """Return the initial bytes, and the addresses that they contain, each as (byte offset, symbol, byte offset from the
+    symbol).
+    """
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

@@ -1,4 +1,4 @@
-"""Parse the body of a function: instructions with operands, labels, and declarations in nested scopes."""
+"""Parse the body of a function: instructions with their operands, labels, and declarations in nested scopes."""
 
 import re
 from collections.abc import Iterator
@@ -21,20 +21,20 @@ from kernrec.ptx.ir.program import Function, Instruction, ParseError
 
 _OPERAND_REGISTER = re.compile(r"%[%$\w.@]*|_")
 _SYMBOL_NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""Matches a symbol, or the argument list of a call."""
+"""Matches a symbol, or the parenthesized arguments of a function call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 
 class OperandReader:
-    """Parser of one function's operands, with a cache by text."""
+    """Parser of the operands of one function. Results are cached by text."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Clear the cache after a declaration, which may change what a text means."""
+        """Clear the cache. This is necessary after a declaration, which may change the meaning of a text."""
         self._cached.clear()
 
     def read(self, text: str) -> Operand:
@@ -157,27 +157,32 @@ _Scopes = tuple[dict[str, str], ...]
 class FunctionParser:
     """Parser of one function's body.
 
-    Names declared in a nested `{ }` scope (as in inline assembly) get unique names in the function. Methods raise
-    `ValueError` for unreadable text; the caller turns it into a `ParseError`.
+    A name that is declared in a nested scope `{ }`, as in inline assembly, is replaced by a name that is unique in the
+    function. Methods raise `ValueError` if they cannot read a text, and the caller converts that to a `ParseError`.
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start a function; `numbers` is a counter that makes names unique within a module."""
+        """Start to parse a function.
+
+        Args:
+            function: Function that receives the instructions and declarations.
+            numbers: Counter from which to make names that are unique in the module.
+        """
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # per scope, outermost first: declared name -> unique name
-        self._declared = 0  # number of registers so far
+        self._scopes: list[dict[str, str]] = [{}]  # For each scope, outermost first: declared name -> unique name.
+        self._declared = 0  # Number of registers declared so far.
         self._last_label = ""
         self._branches: list[tuple[int, _Scopes]] = []  # resolved at the end: a label may be declared later
 
     @property
     def closed(self) -> bool:
-        """Whether the closing brace of the function was read."""
+        """Return whether the closing brace of the function has been read."""
         return not self._scopes
 
     def take_instruction(self, line: str, number: int) -> bool:
-        """Parse line `number` if it has exactly one instruction; otherwise return False."""
+        """Parse line `number` if it consists of exactly one instruction. Otherwise, do nothing and return False."""
         match = _INSTRUCTION.match(line)
         if match is None:
             return False
@@ -205,11 +210,12 @@ class FunctionParser:
         return True
 
     def take_statement(self, text: str, number: int) -> str | None:
-        """Parse the first statement of `text`; return the rest, or None if the statement is unfinished.
+        """Parse the first statement of a text, and return the rest of the text. If the statement is incomplete, return
+        None.
 
         Args:
             text: the text.
-            number: line number of its start.
+            number: number of the line at which the text starts.
         """
         if text[0] == "{":
             if len(self._scopes) > _MOST_SCOPES:
@@ -237,7 +243,7 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function, whose last line is `number`.
+        """Complete the function after its last line, which has the number `number`.
 
         Raises:
             ParseError: a branch names a label that the function does not have.
@@ -264,7 +270,8 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            return rest[1:] if rest else None  # describes a call through a pointer, which is resolved at run time
+            # This directive describes a call through a pointer, which is resolved when the call runs.
+            return rest[1:] if rest else None
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
         rest = text[label.end() :]
@@ -286,7 +293,7 @@ class FunctionParser:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
         if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label on the line before names this table, not a position.
+            # The label on the previous line is the name of this table, not a position in the code.
             del self.function.labels[self._last_label]
             targets = statement[len(word) :].split(",")
             self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
@@ -296,7 +303,8 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            if word == ".param" and len(self._scopes) > 1:  # every call has its own scope, and all use the same names
+            # Every call has a scope of its own, and all of these scopes use the same names.
+            if word == ".param" and len(self._scopes) > 1:
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique
                 variable = replace(variable, name=unique)
@@ -327,12 +335,12 @@ class FunctionParser:
             function.registers[name] = kind
 
     def _resolve(self, text: str) -> str:
-        """Replace each name declared in the current scopes by its unique name."""
+        """Replace each name in a text that is declared in a current scope by its unique name."""
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
 
-_LAST = ("ret", "exit", "bra", "trap")  # Control does not continue after these instructions.
+_LAST = ("ret", "exit", "bra", "trap")  # Opcodes after which control does not continue with the next instruction.
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

@@ -1,10 +1,10 @@
 """Inline calls of device functions, because the emulator cannot run calls.
 
-The callee's instructions, with new registers, labels and variables, replace a call. PTX passes arguments and results in
-`.param` variables, which move to a state space `argument`, private to a thread. The assembler keeps them in registers,
-so accesses to them count as moves. A call through a pointer becomes a choice among the functions whose address the
-module takes. Calls of recursive functions, and of functions without a body, stay. A thread that reaches such a call
-raises an error.
+A call is replaced by the callee's instructions, with new registers, labels and variables. PTX passes arguments and
+results in `.param` variables. These are moved to a state space `argument`, which is private to a thread. Because the
+assembler keeps them in registers, accesses to this space count as moves. A call through a pointer is replaced by a
+choice among the functions whose address the module takes. Calls of recursive functions and of functions without a body
+are not inlined. The emulator raises an error if a thread reaches such a call.
 """
 
 import re
@@ -16,13 +16,15 @@ from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
-_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # These functions do not change a kernel's results.
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # Functions that do not change a kernel's results.
 _ZERO = Immediate(0, "int")
-_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # A failing assert() calls this function.
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # Function that a failing assert() calls.
 
 
 def inlined(module: Module, name: str) -> Function:
-    """Return a function with all calls inlined, cached per module; a function without calls is unchanged."""
+    """Return a function with all its calls inlined. A function without calls is returned unchanged. The result is
+    cached per module.
+    """
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
@@ -30,32 +32,33 @@ def inlined(module: Module, name: str) -> Function:
     if _Inliner not in memo or memo[_Inliner][0]() is not module:
         inliner = _Inliner(module, function)
         inliner.append(_Body(function, {}, "", (function.name,), None))
-        memo[_Inliner] = ref(module), inliner.result  # A reference cycle would delay the release of memory.
+        # Do not create a reference cycle, which would delay the release of memory.
+        memo[_Inliner] = ref(module), inliner.result
     whole: Function = memo[_Inliner][1]
     return whole
 
 
 @dataclass(frozen=True)
 class _Body:
-    """Function body to append."""
+    """Body of a function that is to be appended, and how to rename its parts."""
 
     function: Function
     names: dict[str, str]
-    """New names of the body's variables, parameters and labels."""
+    """New name of each variable, parameter and label of the body."""
     suffix: str
-    """Suffix for the body's register names, or empty to keep them."""
+    """Suffix to append to the names of the body's registers. If it is empty, the names do not change."""
     callers: tuple[str, ...]
-    """Functions that are being inlined; the body's own function comes last."""
+    """Functions that are currently being inlined, outermost first. The function of this body comes last."""
     end: str | None
-    """Label to branch to instead of `ret`, or None to keep `ret`."""
+    """Label to which to branch instead of `ret`. If it is None, `ret` is kept."""
 
 
 class _Inliner:
-    """Builder of a function without calls."""
+    """Builder of a function whose calls are inlined."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self.module = module
-        self.calls = 0  # number of inlined calls
+        self.calls = 0  # number of calls that were inlined
         self.result = replace(
             function,
             registers=dict(function.registers),
@@ -69,7 +72,7 @@ class _Inliner:
     def append(self, body: _Body) -> None:
         """Append the instructions of a body."""
         result, suffix, instructions = self.result, body.suffix, body.function.instructions
-        labels: dict[int, list[str]] = {}  # index of the next instruction -> labels before it
+        labels: dict[int, list[str]] = {}  # index of an instruction -> labels directly before it
         for label, index in body.function.labels.items():
             labels.setdefault(index, []).append(label + suffix)
         for index, ins in enumerate(instructions):
@@ -84,7 +87,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the callee's body, or the call itself if it cannot be inlined."""
+        """Append the body of the called function. If the call cannot be inlined, append the call itself."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -108,7 +111,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # All calls share one variable.
+            if variable.space == "shared":  # All calls of the function use the same variable.
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -128,12 +131,13 @@ class _Inliner:
     def _append_dispatch(
         self, ins: Instruction, pointer: Register, passed: tuple[list[str], list[str]], callers: tuple[str, ...]
     ) -> None:
-        """Append a call through a pointer: compare it with each possible function, and call the matching one.
+        """Append code for a call through a pointer. It compares the pointer with the address of each possible function,
+        and calls the function that matches.
 
         Args:
             ins: the call.
             pointer: register with the function's address.
-            passed: variables for results, and variables with arguments.
+            passed: variables that receive the results, and variables with the arguments.
             callers: functions that are being inlined.
         """
         results, arguments = passed
@@ -172,7 +176,7 @@ class _Inliner:
 
         def register(name: str) -> str:
             kind = body.function.register_type(name)
-            if kind is None:  # This is a special register.
+            if kind is None:  # A special register keeps its name.
                 return name
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix
@@ -190,17 +194,17 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """Move an access to a body's `.param` variable to the state space `argument`."""
+    """If an instruction accesses a `.param` variable of a body, change its state space to `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
     if not isinstance(base, Symbol) or base.name not in function.variables:
-        return ins  # This is a kernel parameter.
+        return ins  # Parameters of the kernel keep their state space.
     return replace(ins, modifiers=tuple("argument" if m == "param" else m for m in ins.modifiers))
 
 
 def addressed_functions(module: Module) -> list[str]:
-    """Return the device functions that a pointer may refer to, because the module takes their address."""
+    """Return the device functions whose address the module takes. A pointer may refer to any of them."""
     named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
     for function in module.functions.values():
         for ins in function.instructions:
@@ -214,7 +218,7 @@ def _takes(function: Function, results: int, arguments: int) -> bool:
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:
-    """Return (result variables, function, argument variables) of a call."""
+    """Return the result variables, the function and the argument variables of a call."""
     listed = [operand.name if isinstance(operand, Symbol) else "" for operand in ins.operands]
     results = _names(listed.pop(0)) if listed and listed[0].startswith("(") else []
     called = listed.pop(0) if listed else ""

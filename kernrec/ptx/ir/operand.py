@@ -8,51 +8,51 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Register:
-    """Virtual or special register."""
+    """Virtual register or special register."""
 
     name: str
-    """Name with `%`; a special register includes its dimension: `%tid.x`."""
+    """Name of the register with its `%`. For a special register, the name includes the dimension: `%tid.x`."""
 
 
 @dataclass(frozen=True)
 class Immediate:
-    """Literal."""
+    """Literal operand."""
 
     value: int | float
-    """Value, or its bits if the kind is `f32` or `f64`."""
+    """Value of the literal, or the bits of the value if the kind is `f32` or `f64`."""
     kind: str
-    """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
+    """How the literal is written: `int`, `f32` or `f64` (the bits of a number), or `float` (a decimal number)."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """Address of a variable, parameter, function or label."""
+    """Address of a variable, parameter, function or label, given by name."""
 
     name: str
     offset: int = 0
-    """Offset in bytes."""
+    """Offset from the start of the symbol, in bytes."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Address `[base + offset]`."""
+    """Address operand `[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
     offset: int
-    """Offset in bytes."""
+    """Offset from the base, in bytes."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """Vector `{a, b, ...}`."""
+    """Vector operand `{a, b, ...}`."""
 
     items: tuple["Operand", ...]
-    """Elements; a discarded one is `Register("_")`."""
+    """Elements of the vector. An element whose value is discarded is `Register("_")`."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Pair `p|q`, the two destinations of `setp` and `shfl.sync`."""
+    """Pair of operands `p|q`: the two destinations of `setp` or `shfl.sync`."""
 
     first: "Operand"
     second: "Operand"
@@ -60,21 +60,21 @@ class Pair:
 
 @dataclass(frozen=True)
 class Negated:
-    """Negated predicate `!p`."""
+    """Negated predicate operand `!p`."""
 
     register: Register
 
 
 @dataclass(frozen=True)
 class Texel:
-    """Location `[texture, {x, y}]` in a texture or surface."""
+    """Operand `[texture, {x, y}]`, a position in a texture or surface."""
 
     image: "Register | Symbol"
-    """Texture or surface: a handle, or a variable."""
+    """The texture or surface, as a register with a handle or as a variable."""
     coordinates: tuple["Operand", ...]
-    """Coordinates, layer first."""
+    """Coordinates of the position. The layer comes first, if there is one."""
     sampler: "Register | Symbol | None" = None
-    """Sampler, or None if the instruction names none."""
+    """Sampler that the instruction names, or None."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
@@ -106,7 +106,9 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Return an operand after applying `new` to each register and symbol; `new` must map registers to registers."""
+    """Return an operand in which each register and symbol is replaced by the result of `new`. A register must be
+    replaced by a register.
+    """
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -153,33 +155,35 @@ BITS: dict[str, int] = {
     "f64": 64,
     **dict.fromkeys(("e4m3x2", "e5m2x2"), 16),
 }
-"""Bits of a value by type."""
+"""Number of bits of a value of each type."""
 
 REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2", "e5m2x2"))
-"""Types of register declarations."""
+"""Types that a register can be declared with."""
 
 
 def words(kind: str) -> int:
-    """Return the number of 32-bit registers of a value: none for a predicate, one for an unknown type."""
+    """Return the number of 32-bit registers that a value takes: 0 for a predicate, and 1 for a value of
+    unknown type.
+    """
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
 def size_of(kind: str) -> int:
-    """Return the bytes of a value in memory; a texture, sampler or surface takes 4."""
+    """Return the number of bytes that a value takes in memory. A texture, sampler or surface takes 4."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Return whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
+    """Return whether an instruction that requires one type accepts a register of another type (PTX ISA, section 9.4.1).
 
     A `b` type agrees with every type of its size. Otherwise integers agree with integers, floating-point numbers with
     floating-point numbers, and predicates with predicates.
 
     Args:
         register: declared type of the register.
-        wanted: type that the instruction names.
-        wider: whether the register may have more bits than the type, as in loads, stores and conversions.
+        wanted: type that the instruction requires.
+        wider: whether the register may have more bits than the required type, as in loads, stores and conversions.
     """
     have, need = BITS[register], BITS[wanted]
     if (have == 1) != (need == 1) or have < need or (have > need and not wider):

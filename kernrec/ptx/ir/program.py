@@ -1,6 +1,6 @@
-"""Represent PTX modules, functions, variables, instructions and basic blocks, and their source lines (`.loc`).
+"""Define the data classes of a parsed PTX program: modules, functions, variables, instructions and basic blocks.
 
-Operands are in `operand`.
+The operands of instructions are in `operand`. `SourceLines` relates PTX lines to lines of the source (`.loc`).
 """
 
 import re
@@ -18,19 +18,21 @@ _WIDEST = 16  # bytes per access
 
 @dataclass(frozen=True)
 class Instruction:
-    """Instruction."""
+    """PTX instruction."""
 
     opcode: str
     modifiers: tuple[str, ...]
-    """Modifiers in order, including types: `shared`, `v4`, `b32`."""
+    """Modifiers of the opcode in order, including types: `shared`, `v4`, `b32`."""
     operands: tuple[Operand, ...]
-    """Operands in order, usually destination first."""
+    """Operands in order. The destination is usually the first."""
     predicate: tuple[str, bool] | None
-    """Name of the guard's predicate register, and whether it is negated."""
+    """Predicate register that guards the instruction, and whether it is negated. None if the instruction has
+    no guard.
+    """
     line: int
-    """Line in the PTX, from 1."""
+    """Line in the PTX, counted from 1."""
     text: str
-    """Text of the source."""
+    """Text of the instruction in the PTX."""
 
     @cached_property
     def results(self) -> frozenset[str]:
@@ -52,13 +54,13 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """Opcode with all modifiers: `ld.shared.v4.b32`."""
+        """Return the opcode with all modifiers: `ld.shared.v4.b32`."""
         return ".".join((self.opcode, *self.modifiers))
 
 
 @dataclass(frozen=True)
 class Variable:
-    """Variable or parameter."""
+    """Variable or parameter of a module or function."""
 
     name: str
     space: str
@@ -71,25 +73,30 @@ class Variable:
     """Size in bytes, or 0 for the unsized `extern .shared` array."""
     data: bytes | None = None
     external: bool = False
-    """Whether the variable is declared `.extern`."""
+    """Whether the declaration has `.extern`."""
     pointers: tuple[tuple[int, str, int], ...] = ()
-    """Initial values that are addresses: (byte offset, symbol, bytes to add to its address)."""
+    """Addresses among the initial values, each as (byte offset in the variable, symbol, bytes to add to the symbol's
+    address).
+    """
 
     @property
     def placed_align(self) -> int:
-        """Alignment in shared memory, raised to allow wide accesses to arrays if that takes no extra space."""
+        """Return the alignment with which to place the variable in shared memory.
+
+        It is larger than the declared alignment if this allows wide accesses to an array without taking extra space.
+        """
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that run in sequence; control enters only at the first."""
+    """Instructions that are executed in sequence. Control can only enter at the first instruction."""
 
     index: int
-    """Index in the function."""
+    """Index of the block in the function."""
     instructions: tuple[Instruction, ...]
     labels: tuple[str, ...]
-    """Labels before the first instruction."""
+    """Labels directly before the first instruction."""
 
 
 def accumulates(ins: Instruction) -> bool:
@@ -106,7 +113,8 @@ def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    return not isinstance(ins.operands[0], Address | Texel)  # an operand in brackets is an address, which is read
+    # An operand in brackets is an address. The instruction reads it.
+    return not isinstance(ins.operands[0], Address | Texel)
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
@@ -116,24 +124,26 @@ _WARP_SYNCHRONOUS = frozenset(
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Return whether an instruction ends a basic block, because control may branch or wait after it."""
+    """Return whether an instruction ends a basic block, because control may branch or threads may wait after it."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether a warp's threads run an instruction together, after waiting at the start of its basic block."""
+    """Return whether the threads of a warp execute an instruction together. They wait for each other at the start of
+    its basic block.
+    """
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
 
 
 def is_warpgroup_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warpgroup run an instruction together."""
+    """Return whether the threads of a warpgroup execute an instruction together."""
     return ins.opcode == "wgmma"
 
 
 def waits_for_phase(ins: Instruction) -> bool:
-    """Return whether an instruction, which starts a basic block, may wait for a phase of an mbarrier."""
+    """Return whether an instruction may wait for a phase of an mbarrier. Such an instruction starts a basic block."""
     return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
@@ -154,38 +164,40 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """Kernel or device function."""
+    """PTX kernel or device function."""
 
     name: str
     entry: bool
     """Whether the function is a kernel."""
     parameters: tuple[Variable, ...]
     line: int
-    """Line of its header, from 1."""
+    """Line of the function's header in the PTX, counted from 1."""
     registers: dict[str, str] = field(default_factory=dict)
-    """PTX type by name, for registers declared individually."""
+    """PTX type of each register that is declared individually, keyed by name."""
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """PTX type and count by prefix, for registers declared as a range (`%r<20>`)."""
+    """PTX type and number of the registers that are declared as a range (`%r<20>`), keyed by the prefix of
+    their names.
+    """
     variables: dict[str, Variable] = field(default_factory=dict)
-    """Variables of the body by name."""
+    """Variables that the body declares, keyed by name."""
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
-    """Index of the next instruction by label."""
+    """Index of the instruction that follows each label."""
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels of `.branchtargets` tables by name."""
+    """Labels in each `.branchtargets` table, keyed by the table's name."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Performance directives such as `maxntid`, with their numbers."""
+    """Numbers of each performance directive of the function, such as `maxntid`."""
     immediates: set[Immediate] = field(default_factory=set)
-    """Literals among the operands."""
+    """All literals that occur as operands."""
     returns: tuple[Variable, ...] = ()
-    """Result variables of a device function."""
+    """Variables that receive the results of a device function."""
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Cached results of analyses of this function, by key."""
+        """Return the cached results of analyses of this function, keyed by analysis."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # Do not pickle derived values.
+    def __getstate__(self) -> dict[str, Any]:  # Do not pickle values that are derived from the fields.
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
@@ -208,7 +220,7 @@ class Function:
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:
-        """Basic blocks in text order."""
+        """Return the basic blocks in text order."""
         starts = {0, *self.labels.values()}
         together = False  # Whether all lanes of a warp are certainly at this instruction.
         groups_together = False  # Whether all lanes of a warpgroup are certainly at this instruction.
@@ -238,13 +250,15 @@ class Function:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Names of variables, parameters and labels that the instructions use."""
+        """Return the names of the variables, parameters and labels that the instructions use."""
         operands = (operand for ins in self.instructions for operand in ins.operands)
         return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Index of the basic block by label; a label at the end has the number of blocks."""
+        """Map each label to the index of its basic block. A label at the end of the function is mapped to the number of
+        blocks.
+        """
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
@@ -254,17 +268,17 @@ class Module:
     """Parsed PTX module."""
 
     version: str
-    """PTX ISA version: `8.0`."""
+    """Version of the PTX ISA: `8.0`."""
     target: str
-    """Architecture: `sm_86`."""
+    """Target architecture: `sm_86`."""
     functions: dict[str, Function]
-    """Functions with a body, by name."""
+    """Functions that have a body, keyed by name."""
     variables: dict[str, Variable]
-    """Variables of module scope, by name."""
+    """Variables that are declared at module scope, keyed by name."""
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Names of the kernels."""
+        """Return the names of the module's kernels."""
         return tuple(name for name, function in self.functions.items() if function.entry)
 
 
@@ -273,14 +287,14 @@ _LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+)[ \t]+(\d+)")
 
 
 class Place(NamedTuple):
-    """Line of a source."""
+    """A line of a source file."""
 
     file: str
     line: int
 
 
 class SourceLines:
-    """Source lines of a PTX module."""
+    """For the lines of a PTX module, the lines of the source files from which they were compiled."""
 
     def __init__(self, ptx: str) -> None:
         files = dict(_FILE.findall(ptx))
@@ -298,18 +312,18 @@ class SourceLines:
         self._places.append(place)
 
     def of(self, line: int) -> Place | None:
-        """Return the source line of a PTX line, or None if there is none."""
+        """Return the source line from which a PTX line was compiled, or None if the PTX does not state it."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None
 
 
 class ParseError(KernrecError):
-    """The parser cannot read the text as PTX; `line` counts from 1."""
+    """A text cannot be read as PTX. `line` is the number of the line, counted from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
         self.message, self.line = message, line
 
     def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
-        """Support pickling: worker processes send the error to their parent."""
+        """Return how to pickle the error. Worker processes send it to their parent process."""
         return type(self), (self.message, self.line)

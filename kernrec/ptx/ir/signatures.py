@@ -1,7 +1,8 @@
-"""Define the operands of instructions: number, types, and access (PTX ISA, section 9.7).
+"""Define the operands of instructions: their number, their types, and whether they are read or written (PTX ISA,
+section 9.7).
 
-This module covers instructions with one fixed list of operands, which are the most frequent. The code that executes
-other instructions (tensor cores, textures, votes, ...) checks their operands itself.
+This module covers instructions with one fixed list of operands, which are the most frequent. Other instructions (tensor
+cores, textures, votes and so on) have their operands checked by the code that executes them.
 """
 
 import re
@@ -13,18 +14,22 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Slot:
-    """Operand of an instruction."""
+    """Operand that an instruction requires."""
 
     role: str
-    """`write`, `read`, `address`, `tensor` (a map and coordinates in brackets), or `label`."""
+    """Use of the operand: `write`, `read`, `address`, `tensor` (a tensor map and coordinates in brackets) or
+    `label`.
+    """
     type: str = "b32"
     """PTX type of the value."""
     wider: bool = False
-    """Whether a register may have more bits than the type."""
+    """Whether a register operand may have more bits than the type."""
     vector: int = 1
-    """Elements of the operand `{a, b, ...}`, or 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+    """Number of elements of a vector operand `{a, b, ...}`. 0 allows as many as fit, as in `mov.b64 %rd1,
+    {%r1, %r2}`.
+    """
     optional: bool = False
-    """Whether the operand and all following ones may be missing."""
+    """Whether the instruction may omit the operand and all operands after it."""
 
 
 Slots = tuple[Slot, ...]
@@ -48,7 +53,7 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if the instruction is not covered.
+    """Return the operands that an instruction requires, or None if this module does not cover the instruction.
 
     Raises:
         ValueError: the instruction names several types instead of one, or lacks a type at its end.
@@ -83,7 +88,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Return the operands of an instruction that names one type."""
+    """Return the operands of an instruction whose operands all have the one type that it names."""
     wide = "wide" in modifiers
     if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
@@ -119,7 +124,9 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block barrier; the second is optional. Reductions are not covered."""
+    """Return the operands of a block-wide barrier. The second operand is optional. Barriers with a reduction are not
+    covered.
+    """
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):
@@ -157,7 +164,7 @@ def _two_types(opcode: str, types: list[str]) -> Slots | None:
 
 
 def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction for mbarriers, bulk copies or clusters."""
+    """Return the operands of an instruction that uses mbarriers, bulk copies or clusters."""
     first = modifiers[0] if modifiers else ""
     if opcode == "mbarrier":
         return _mbarrier(first, "parity" in modifiers)

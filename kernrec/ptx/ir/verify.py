@@ -1,10 +1,11 @@
 """Check parsed PTX before emulation, in linear time: declarations, operand counts and operand types.
 
-Like the assembler, it rejects undeclared registers, a wrong number of operands, an integer register in f32 arithmetic,
-a literal with more bits than its type, and an unknown symbol, each with the line. It also rejects a register that is
-read but never written, except for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other written parts. Compilers
-leave a half undefined if no instruction unpacks it. Instructions without an entry in `signatures` are only checked for
-declared registers, and may write all of them.
+Like the assembler, this module rejects undeclared registers, a wrong number of operands, an integer register in f32
+arithmetic, a literal with more bits than its type, and an unknown symbol. The error states the line. It also rejects a
+register that is read but never written. There is one exception: if some parts of a packed value (`mov.b64 %rd1, {%r1,
+%r2}`) are written, others need not be, because compilers leave a half undefined if nothing unpacks it. For instructions
+without an entry in `signatures`, it only checks that registers are declared, and assumes that the instruction may write
+all its registers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ _SPECIAL = frozenset(
 )
 _COORDINATES = frozenset(
     ["tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"]
-)  # special registers with a dimension
+)  # special registers that have a dimension, such as `.x`
 
 
 def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> None:
@@ -47,8 +48,9 @@ def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> No
 
     Args:
         module: the parsed module.
-        undefined: registers that may be read without being written, or None for any. LLVM leaves irrelevant registers
-            undefined without always marking them, and the assembler accepts them.
+        undefined: registers that may be read although nothing writes them, or None to allow any. LLVM leaves a register
+            undefined if its value does not matter. It does not always mark such registers, and the assembler accepts
+            them.
 
     Raises:
         ParseError: an instruction is wrong; the error names its line.
@@ -58,7 +60,7 @@ def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> No
 
 
 class _FunctionCheck:
-    """Checks of one function. Checks raise `ValueError`, to which `run` adds the line."""
+    """Checks of one function. A check raises `ValueError`, to which `run` adds the line."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
@@ -67,10 +69,10 @@ class _FunctionCheck:
         self._types: dict[str, str] = {}  # register -> type
         self._written: set[str] = set()
         self._reads: dict[str, Instruction] = {}  # register -> first instruction that reads it
-        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers packed into one value
+        self._packs: list[tuple[frozenset[str], Instruction]] = []  # groups of registers that are packed into one value
 
     def run(self, undefined: frozenset[str] | None) -> None:
-        """Check the instructions in order, then that every register that is read is also written."""
+        """Check the instructions in order. Then check that every register that is read is also written."""
         for ins in self._function.instructions:
             try:
                 self._check(ins)
@@ -105,7 +107,7 @@ class _FunctionCheck:
         types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
             if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
-                # The most frequent case: a register of known and correct type.
+                # This is the most frequent case: a register that is declared with the right type.
                 name = operand.name
                 if name in types and agrees(types[name], slot.type, slot.wider):
                     if slot.role == "write":
@@ -228,13 +230,15 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Reject a literal that is not a value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
+    """Reject a literal that is not a value of the required type. Halves are written as their bits (PTX ISA, section
+    4.5).
+    """
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":
         if is_float:
             raise ValueError(f"the integer {literal.value} where a .{kind} is expected")
-        # Triton 3.8 writes a negative number as 64 bits, of which ptxas takes the lower ones.
+        # Triton 3.8 writes a negative number with 64 bits. ptxas uses only the lower bits.
         value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
         if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")

@@ -1,1 +1,1 @@
-"""State of a running kernel: memories, arguments, special registers and counters."""
+"""Define the state of an emulated kernel: memories, arguments, special registers and counters."""

@@ -1,13 +1,14 @@
 """Define textures and surfaces: images in global memory, and how fetches map coordinates to texels.
 
-The rules are those of the CUDA C++ Programming Guide, appendix "Texture Fetching", and of the PTX ISA, section 9.7.10.
-Weights of linear filters have 9 bits, 8 of them fractional. `wrap` and `mirror` need normalized coordinates; others are
-clamped or have a border. Filters do not cross the edges of cube faces. A missing channel reads as 0.
+The rules are from the CUDA C++ Programming Guide, appendix "Texture Fetching", and the PTX ISA, section 9.7.10. The
+weights of linear filters have 9 bits, 8 of which are fractional. The address modes `wrap` and `mirror` need normalized
+coordinates; other coordinates are clamped or lead to the border. Filters do not cross the edges of cube faces. A
+channel that an image does not have is read as 0.
 
-An image is dense in its buffer: x fastest, with a texel's channels together. Layers (including the six faces of a cube)
-follow one another, then levels of detail, each half as large as the last. Accesses, however, are counted as if 2-D
-images had the hardware's layout: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear
-layout, `drm_fourcc.h` of the Linux kernel).
+In its buffer, an image is stored densely: x is the fastest axis, and the channels of a texel are adjacent. All layers
+(or the six faces of a cube) follow each other. They are followed by the next level of detail, which is half as large.
+Only for counting memory accesses, 2-D images are assumed to have the hardware's layout: blocks of 64 bytes x 8 rows,
+with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout, `drm_fourcc.h` of the Linux kernel).
 """
 
 import struct
@@ -23,21 +24,21 @@ ADDRESSES = ("wrap", "clamp", "mirror", "border")
 ELEMENTS = {
     "f32": "f4", "f16": "f2", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4",
 }  # fmt: skip
-"""NumPy type by element type."""
+"""NumPy type of each element type."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """How fetches read a texture."""
+    """How fetches convert coordinates of a texture to a value."""
 
     filter: str = "point"
-    """Filter, `point` or `linear`."""
+    """Filter between texels: `point` or `linear`."""
     address: str = "clamp"
-    """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
+    """How coordinates outside of the image are handled: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
     normalized: bool = False
     """Whether coordinates from 0 to 1 span the image."""
     unit_range: bool = False
-    """Whether integers are read as fractions from 0 (signed: -1) to 1."""
+    """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def __post_init__(self) -> None:
         for kind, name, accepted in (("filter", self.filter, FILTERS), ("address mode", self.address, ADDRESSES)):
@@ -47,21 +48,21 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Image:
-    """Texture or surface over a buffer."""
+    """Texture or surface whose texels are stored in a buffer."""
 
     buffer: str
-    """Buffer of the image."""
+    """Name of the buffer that contains the texels."""
     extents: tuple[int, ...]
-    """Texels along x, y and z: one to three extents."""
+    """Number of texels along x, y and z: one to three extents."""
     element: str = "f32"
-    """Type of a channel, a key of `ELEMENTS`."""
+    """Element type of a channel, a key of `ELEMENTS`."""
     channels: int = 1
     """Number of channels: 1, 2 or 4."""
     layers: int = 1
-    """Number of images; 6 for a cube, and 6 per layer for layered cubes."""
+    """Number of layers. A cube has 6, and a layered cube has 6 per layer."""
     levels: int = 1
     sampler: Sampler = Sampler()
-    """How fetches read the texture; unused for surfaces."""
+    """How fetches read the texture. Surfaces do not use it."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.extents) <= 3 or any(extent < 1 for extent in self.extents):
@@ -77,26 +78,26 @@ class Image:
 
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
-        """NumPy type of a channel."""
+        """Return the NumPy type of a channel."""
         return np.dtype(ELEMENTS[self.element])
 
     @property
     def texel_bytes(self) -> int:
-        """Bytes of all channels of a texel."""
+        """Return the number of bytes of a texel with all its channels."""
         return self.channels * self.dtype.itemsize
 
     def extents_at(self, level: int) -> tuple[int, int, int]:
-        """Return the texels along x, y and z of a level of detail."""
+        """Return the number of texels along x, y and z in a level of detail."""
         x, y, z = (max(extent >> level, 1) for extent in (*self.extents, 1, 1)[:3])
         return x, y, z
 
     def first_texel(self, level: int) -> int:
-        """Return the number of texels before a level of detail."""
+        """Return the number of texels that the buffer contains before a level of detail."""
         return sum(int(np.prod(self.extents_at(i))) * self.layers for i in range(level))
 
     @property
     def bytes(self) -> int:
-        """Bytes of the whole image in its buffer."""
+        """Return the number of bytes that the whole image takes in its buffer."""
         return self.first_texel(self.levels) * self.texel_bytes
 
 
@@ -106,39 +107,43 @@ _MARK = b"tile"
 MOST_RANK = 5
 
 ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
-"""Names of the element types, by number."""
+"""Names of the element types of tensor maps, indexed by the driver's number."""
 _ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 SWIZZLES = (0, 32, 64, 128)
-"""Span in bytes in which 16-byte pieces are permuted, by number of the swizzle mode."""
+"""Width of the swizzle in bytes, indexed by the driver's number of the swizzle mode."""
 _MOST_BOX = 256
 
 
 class TensorMapError(Exception):
-    """No copy can use the tensor map; the message gives the reason."""
+    """No copy can use a tensor map. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Tensor in global memory, and the box that one copy moves; dimension 0 is contiguous."""
+    """Tensor in global memory, and the box of elements that one copy moves. Dimension 0 is contiguous."""
 
     address: int | str
-    """Start of the tensor, a multiple of 16 bytes; the name of a buffer in a launch argument."""
+    """Address of the tensor, a multiple of 16. In an argument of a launch, it is the name of a buffer instead."""
     type: str
     """Element type, one of `ELEMENT_TYPES`."""
     extents: tuple[int, ...]
-    """Elements along each of one to five dimensions."""
+    """Number of elements along each of one to five dimensions."""
     strides: tuple[int, ...]
-    """Bytes between elements along dimensions 1 and higher, multiples of 16."""
+    """Distance in bytes between neighboring elements along each dimension except dimension 0. It is a
+    multiple of 16.
+    """
     box: tuple[int, ...]
-    """Elements of the box along each dimension, at most 256."""
+    """Number of elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Span in bytes in which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
+    """Width of the swizzle in bytes, within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or
+    128.
+    """
     element_strides: tuple[int, ...] = ()
-    """Element stride along each dimension, or empty for 1 everywhere."""
+    """Element stride along each dimension. An empty tuple stands for 1 along all dimensions."""
     fill_nan: bool = False
-    """Whether elements outside of the tensor read as NaN instead of zero."""
+    """Whether elements outside of the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Bytes of interleaved channels: 0 (none); a copy rejects 16 and 32."""
+    """Size of interleaved channels in bytes, or 0 for none. A copy rejects 16 and 32."""
 
     @property
     def rank(self) -> int:
@@ -150,11 +155,11 @@ class TensorMap:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Element strides of all dimensions."""
+        """Return the element stride along each dimension."""
         return self.element_strides or (1,) * self.rank
 
     def encode(self, address: int) -> bytes:
-        """Return the map's 128 bytes for a tensor at an address.
+        """Return the 128 bytes that represent the map if the tensor is at `address`.
 
         Raises:
             UsageError: no copy can use the map.
@@ -175,10 +180,10 @@ class TensorMap:
         return raw
 
     def _check(self, address: int) -> None:
-        """Raise if no copy can use the map (CUDA Driver API, `cuTensorMapEncodeTiled`).
+        """Check that copies can use the map, by the rules of the CUDA Driver API (`cuTensorMapEncodeTiled`).
 
         Raises:
-            TensorMapError: no copy can use the map; the message gives the reason.
+            TensorMapError: no copy can use the map. The message states the reason.
         """
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))

@@ -1,4 +1,6 @@
-"""Lay out a kernel launch in memory: addresses of symbols, packed arguments, and clusters of blocks."""
+"""Assign addresses to the variables and buffers of a kernel launch, pack its arguments, and order its clusters of
+blocks.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -15,28 +17,31 @@ from kernrec.ptx.state.results import Array
 from kernrec.util.light_dataclass import dataclass
 
 MOST_THREADS = 1024
-"""Maximum threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
+"""Maximum number of threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
-"""Maximum blocks of a grid by axis, and threads of a block along z (same table)."""
-# State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
+"""Maximum number of blocks of a grid along each axis, and of threads of a block along z (same table as
+`MOST_THREADS`).
+"""
+# High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
-"""High bits of function addresses."""
+"""High bits of the addresses of functions."""
 IMAGE_WINDOW = 0x7E
-"""High bits of texture and surface handles; no address has these bits."""
+"""High bits of the handles of textures and surfaces. No address has these bits."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
-"""Shared memory per block that the system reserves from compute capability 8.0 (CUDA C++ Programming Guide). The PTX
-ISA, section 10.35, does not specify its position; here it follows the kernel's shared memory.
+"""Bytes of shared memory per block that the system reserves on compute capability 8.0 and higher (CUDA C++ Programming
+Guide). The PTX ISA, section 10.35, does not specify where they are. In the emulator, they follow the kernel's own
+shared memory.
 """
 
 
 class BufferPlace(str):
-    """Pointer argument of a launch: the name of a buffer, and the pointer's offset from its start in bytes."""
+    """Pointer argument of a launch: the name of a buffer, and an offset from the buffer's start in bytes."""
 
     offset: int
 
@@ -48,66 +53,73 @@ class BufferPlace(str):
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """Kernel launch: kernel, grid, arguments and memory."""
+    """Launch of a kernel in the emulator: the kernel, the grid, the arguments and the memory."""
 
     entry: str
     """Name of the kernel."""
     grid: Sequence[int]
-    """Thread blocks: one to three extents, x first."""
+    """Number of thread blocks: one to three extents, x first."""
     block: Sequence[int]
-    """Threads per block: one to three extents, x first."""
+    """Number of threads per block: one to three extents, x first."""
     arguments: Sequence[Any]
-    """Arguments in the order of the parameters. A pointer is a buffer's name, a `BufferPlace` inside a buffer, or
-    0 for null. Other arguments are NumPy scalars of the parameter's size, ints for integer parameters, a `TensorMap`
-    for 128 bytes, or `bytes`.
+    """Arguments in the order of the kernel's parameters. A pointer is the name of a buffer, a `BufferPlace` inside of a
+    buffer, or 0 for a null pointer. Other arguments are NumPy scalars of the parameter's size, ints for integer
+    parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`.
     """
     buffers: Mapping[str, np.ndarray[Any, Any]]
-    """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
-    kernel too. The name of a `.global` variable of the module refers to that variable.
+    """Global memory: C-contiguous arrays, keyed by name, which the kernel changes in place. The kernel must not write
+    an array that is not writeable. An array with the name of a `.global` variable of the module is the content of that
+    variable.
     """
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    """Contents of `__constant__` variables by name; a missing variable has its initial value."""
+    """Content of `__constant__` variables, keyed by name. A variable that is not listed has its initial value."""
     images: Mapping[str, Image] = field(default_factory=dict)
-    """Textures and surfaces by name. As an argument, the name stands for the handle. A `.texref` or `.surfref` variable
-    refers to the image with its name.
+    """Textures and surfaces, keyed by name. If the name is used as an argument, the handle is passed. A `.texref` or
+    `.surfref` variable of the module refers to the image with the variable's name.
     """
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster: one to three extents, x first. If empty, the size compiled into the kernel, or 1."""
+    """Number of thread blocks per cluster: one to three extents, x first. If it is empty, the size that is compiled
+    into the kernel is used, or 1.
+    """
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Fixed addresses of `.global` variables in `buffers`; pointers in their contents are already resolved."""
+    """Fixed addresses of `.global` variables that are in `buffers`. Pointers in the contents of these variables already
+    use the fixed addresses.
+    """
     grid_barrier: int = 0
-    """Address of the grid barrier of a cooperative launch: eight bytes in `buffers`."""
+    """Address of the grid-wide barrier of a cooperative launch, or 0. It has eight bytes in one of `buffers`."""
 
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """Addresses of symbols, sizes of memories, and initial contents of one launch."""
+    """Addresses of the symbols, sizes of the memories, and initial contents of memory for one launch."""
 
     symbols: dict[str, int]
-    """Address of every variable and parameter in its state space."""
+    """Address of each variable and parameter in its state space."""
     buffers: dict[str, Array]
-    """Global memory by name, as bytes."""
+    """Content of global memory as bytes, keyed by buffer."""
     images: dict[int, Image]
-    """Textures and surfaces by handle."""
+    """Textures and surfaces, keyed by handle."""
     constants: bytes
     parameters: bytes
-    """Parameter space: the packed arguments."""
+    """Content of the parameter space: the packed arguments."""
     shared_bytes: int
-    """Shared memory per block: static, dynamic, and the system's reserved part if the kernel requests it."""
+    """Shared memory per block in bytes: static and dynamic memory and, if the kernel uses it, the part that the system
+    reserves.
+    """
     reserved_offset: int
-    """Start of the reserved part."""
+    """Start of the part of shared memory that the system reserves."""
     local_bytes: int
     """Local memory per thread in bytes."""
     argument_bytes: int
-    """Bytes of arguments and results of device functions, per thread."""
+    """Bytes per thread for the arguments and results of device functions."""
     shared_arrays: tuple[tuple[str, int, int], ...] = ()
-    """Variables of shared memory: name, start and bytes."""
+    """Variables in shared memory, each as (name, start, size in bytes)."""
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU can run a grid and block of these extents (x first). The result is empty if one can."""
+    """Return why no GPU can run a launch with this grid and block (x first), or an empty text if a GPU can."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -122,13 +134,13 @@ def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
 
 
 def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: bool = False) -> LaunchLayout:
-    """Place the variables that `function` (the launch's kernel) uses, and pack its arguments.
+    """Assign an address to each variable that a kernel uses, and pack the arguments of a launch.
 
     Args:
         module: the module.
-        function: the kernel.
+        function: the kernel that is launched.
         launch: the launch.
-        guarded: Whether to separate the arrays of shared memory by unused bytes, to detect accesses beyond an array.
+        guarded: Whether to put unused bytes between the arrays in shared memory, to detect accesses beyond an array.
 
     Raises:
         UsageError: arguments, buffers or constants do not fit the kernel.
@@ -192,10 +204,10 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
         symbols.update(dict.fromkeys(dynamic, shared))
         arrays.append((dynamic[0] if dynamic else "dynamic shared memory", shared, launch.shared_bytes))
         shared += launch.shared_bytes
-    # Functions have addresses too, for calls through pointers.
+    # Functions need addresses, too, for calls through pointers.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # Only arguments can reach a buffer that has the name of a shared or constant variable.
+    # If a buffer has the name of a variable in shared or constant memory, only arguments can refer to the buffer.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:
@@ -217,7 +229,9 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
 
 
 def _guard(size: int) -> int:
-    """Return the unused bytes after an array, enough to catch an index that is off by one row."""
+    """Return the number of unused bytes to put after an array. They are enough to detect an index that is off by one
+    row.
+    """
     return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
@@ -234,13 +248,13 @@ def _octets(name: str, array: np.ndarray[Any, Any]) -> Array:
 def pack_arguments(
     function: Function, arguments: Sequence[Any], addresses: Mapping[str, int], symbols: dict[str, int]
 ) -> bytes:
-    """Return the bytes of parameter space, and add the parameters' offsets to `symbols`.
+    """Return the content of the parameter space, and add the offset of each parameter to `symbols`.
 
     Args:
         function: The kernel.
         arguments: As in `KernelLaunch.arguments`.
-        addresses: Addresses of buffers and images by name.
-        symbols: Receives the offset of each parameter in bytes.
+        addresses: Addresses of buffers and handles of images, keyed by name.
+        symbols: Dictionary that receives the offset of each parameter in bytes.
 
     Raises:
         UsageError: The arguments do not fit the kernel.
@@ -282,16 +296,16 @@ def pack_arguments(
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of a grid's blocks."""
+    """How the blocks of a grid are divided into clusters."""
 
     grid: tuple[int, int, int]
-    """Thread blocks of the launch, x first."""
+    """Number of thread blocks in the grid, x first."""
     extents: tuple[int, int, int]
-    """Thread blocks per cluster, x first."""
+    """Number of thread blocks per cluster along each axis, x first."""
 
     @property
     def size(self) -> int:
-        """Number of thread blocks per cluster."""
+        """Return the number of thread blocks per cluster."""
         return self.extents[0] * self.extents[1] * self.extents[2]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
@@ -308,10 +322,10 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return blocks cluster by cluster, in order of rank.
+        """Return the given blocks ordered by cluster and, within a cluster, by rank.
 
         Raises:
-            UsageError: blocks of a cluster are missing.
+            UsageError: a cluster is not complete.
         """
         if self.size == 1:
             return block_numbers
@@ -327,7 +341,7 @@ class Clusters:
         return blocks
 
     def _cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
-        """Return (linear number of each block's cluster, rank of each block in its cluster)."""
+        """Return, for each block, the linear number of its cluster and its rank in the cluster."""
         cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
         scale, blocks, rest = 1, 1, block_numbers
         for extent, along in zip(self.grid, self.extents, strict=True):

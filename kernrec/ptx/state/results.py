@@ -1,4 +1,4 @@
-"""Define the results of an emulation: counts, errors with their location, and widths of registers."""
+"""Define the results of an emulation, counts and errors, and the widths of registers."""
 
 from typing import Any
 
@@ -10,15 +10,17 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """The kernel does something illegal, or needs an unsupported feature; the message names the location."""
+    """The kernel does something illegal, or needs a feature that the emulator does not support. The message states the
+    location.
+    """
 
 
 class BudgetError(EmulationError):
-    """A batch of blocks exceeded its instruction budget."""
+    """A batch of thread blocks has executed more instructions than its budget allows."""
 
 
 def location(function: Function, ins: Instruction) -> str:
-    """Return the location of an instruction for errors: function, PTX line and text."""
+    """Return the location of an instruction for error messages: its function, PTX line and text."""
     return f"{function.name}, PTX line {ins.line}, `{' '.join(ins.text.split()).rstrip(';')}`"
 
 
@@ -33,10 +35,10 @@ _TYPES = frozenset(
 
 
 def register_width(kind: str) -> int:
-    """Return the bits of a register of PTX type `kind` (1 for predicates).
+    """Return the number of bits of a register with the PTX type `kind`. A predicate has 1 bit.
 
     Raises:
-        EmulationError: the emulator has no registers of this type.
+        EmulationError: The emulator has no registers of this type.
     """
     if kind not in _TYPES:
         raise EmulationError(f"registers of type .{kind} are not supported")
@@ -44,7 +46,7 @@ def register_width(kind: str) -> int:
 
 
 class Counts(dict[str, float]):
-    """Totals by metric name; a metric that never occurred reads as 0."""
+    """Totals of events, keyed by metric. A metric that has never occurred is 0."""
 
     def __missing__(self, key: str) -> float:
         return 0

@@ -1,8 +1,9 @@
-"""Define the special registers (`%tid.x`, `%laneid`, ...) and the number of registers per thread at launch.
+"""Define the special registers (`%tid.x`, `%laneid`, ...), and compute the number of registers per thread at launch.
 
-Warps of a block can exchange registers (PTX ISA, "setmaxnreg"). `.maxnreg` sets the number at launch. Otherwise it is
-the maximum with which the blocks of `.maxntid` and `.minnctapersm` fit, as in the assembler (`ptxas -v` reports 168 and
-128 for kernels of 384 and 512 threads). Without these directives, the number is unknown.
+The number of registers is needed because the warps of a block can pass registers to each other (PTX ISA, "setmaxnreg").
+The directive `.maxnreg` states the number at launch. Without it, the number is the maximum with which the blocks that
+`.maxntid` and `.minnctapersm` demand fit on an SM. The assembler uses the same rule: `ptxas -v` reports 168 registers
+for kernels of 384 threads, and 128 for kernels of 512 threads. Without any of these directives, the number is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,10 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # The carry of extended-precision arithmetic, and the next carry while it is computed.
+    # The carry flag of extended-precision arithmetic, and the next carry while it is being computed.
     **{"%carry": 0, "%carry_next": 0},
 }
-"""Values of the special registers that are equal in every launch."""
+"""Special registers that have the same value in every launch, with their values."""
 
 
 _OF_LANE = ("%laneid", "%warpid", *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "ge", "gt")))
@@ -29,20 +30,20 @@ _NAMES = frozenset({*_OF_LAUNCH, *FIXED, *_OF_LANE, *_OF_CLUSTER, "%nwarpid"})
 
 
 def is_special(name: str) -> bool:
-    """Return whether the emulator has a special register of this name."""
+    """Return whether the emulator has a special register with this name."""
     base, dot, axis = name.partition(".")
     return base in (*_COORDINATES, *_CLUSTER_COORDINATES) and axis in ("x", "y", "z") if dot else name in _NAMES
 
 
 def special_width(name: str) -> int:
-    """Return the bits of a special register."""
+    """Return the number of bits of a special register."""
     return 1 if name == "%is_explicit_cluster" else 64 if name in _WIDE else 32
 
 
 WARP = 32
-"""Threads of a warp."""
-_OF_SM = 65536  # registers per SM
-_MOST, _UNIT = 256, 8  # maximum and granularity of a request, per thread
+"""Number of threads of a warp."""
+_OF_SM = 65536  # Number of registers of an SM.
+_MOST, _UNIT = 256, 8  # Maximum and granularity of the registers per thread that a kernel can request.
 
 
 def warps_of(block: Sequence[int]) -> int:
@@ -51,7 +52,7 @@ def warps_of(block: Sequence[int]) -> int:
 
 
 def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the registers per thread at the start of a kernel, or None if its directives do not determine them."""
+    """Return the number of registers per thread when a kernel starts, or None if its directives do not determine it."""
     if "maxnreg" in directives:
         return -(-directives["maxnreg"][0] // _UNIT) * _UNIT
     threads = directives.get("reqntid") or directives.get("maxntid")
