@@ -31,9 +31,7 @@ def nvbench(text: str) -> Iterator[Row]:
 
 
 def helion(text: str) -> Iterator[Row]:
-    """Yield the tunables and the time of each config that ran. A list becomes several columns, such as
-    `block_sizes_0`.
-    """
+    """Yield the tunables and the time of each config that ran. A list becomes columns such as `block_sizes_0`."""
     for entry in csv.DictReader(text.splitlines()):
         if entry["status"] == "ok":
             call = ast.parse(entry["config"], mode="eval").body

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name of a GPU, and register a GPU file or a `GPU` object under its name in this process."""
+    """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` object is registered in this
+    process.
+    """
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -54,7 +56,9 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Report a likely typo in a keyword argument, not an unknown dimension."""
+    """Raise an error that suggests a keyword argument if an unknown dimension in the `with` block is probably a
+    typo.
+    """
     from kernrec.errors import UsageError, nearest, unknown
 
     try:
@@ -237,7 +241,6 @@ def recommend_network(
 
 @cache
 def _recommender() -> "Recommender":
-    """Return the `Recommender` that all functions of this module share."""
     from kernrec.recommender import Recommender
 
     return Recommender()
@@ -292,7 +295,7 @@ def analyze(
     block: Sequence[int] = (128,),
     inputs: str = "random",
 ) -> "Analysis":
-    """Analyze your own kernel for a GPU that you need not have: find its bottleneck and better configs.
+    """Analyze your own kernel for a GPU, which you need not have: find the kernel's bottleneck and better configs.
 
     For a Triton function, kernrec compares its configs. CUDA C++ and PTX sources have fixed code, so kernrec compares
     block sizes and power limits. (For a source with tunables, use `kernrec analyze --spec`.) Worker processes compile
@@ -342,7 +345,7 @@ def serve_audit(
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """List the tuned config files that vLLM or SGLang reads to serve a model, and what each missing file could save.
+    """List the tuned config files that vLLM or SGLang looks for to serve a model, and what missing files could save.
 
     If `compare` is true, worker processes compile and emulate kernels, so the calling program needs an `if __name__ ==
     "__main__":` guard.
@@ -413,11 +416,11 @@ def check(
             None, outputs are not compared.
         arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays, which are not modified, and
             numbers. A Python `int` fits any integer parameter, and a Python `float` is passed as a C `float`.
-        grid: thread blocks, one to three extents.
-        block: threads per block, one to three extents.
+        grid: number of thread blocks (one to three extents).
+        block: threads per block (one to three extents).
         gpu: GPU whose architecture to compile for.
         entry: name of the kernel in the source; None if the source has only one kernel.
-        shared_bytes: dynamic shared memory per block.
+        shared_bytes: dynamic shared memory per block, in bytes.
         defines: preprocessor macros and their values.
         tolerance: maximum error of an element, relative to the larger of its value and the RMS of the output. The
             default is the error that rounding can cause, and 0 for integers.

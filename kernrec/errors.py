@@ -41,7 +41,7 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `UsageError`, which states what cannot be done with a file.
+    """Convert an `OSError` in the `with` block to a `UsageError` with the message "{path} cannot be {done}: ...".
 
     Args:
         path: file or folder that the block accesses.

@@ -1,7 +1,7 @@
 """Build the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
 
     python tools/build_database.py                  # only what is missing or whose kernel changed
-        python tools/build_database.py --fresh          # everything
+    python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
     python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
     python tools/build_database.py --carry main     # keep profiles if only comments changed since `main`
@@ -42,9 +42,7 @@ from kernrec.store import ProfileRow
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
-"""Architectures for which profiles of Triton kernels ship. These kernels need Triton, and are built only if they are
-named.
-"""
+"""Architectures for which profiles of Triton kernels ship. These kernels need Triton and must be named."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # long enough for a busy machine
 
@@ -143,9 +141,7 @@ def shipped_variants(kernel: Kernel) -> list[Variant]:
 
 
 def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
-    """Keep the profiles of each kernel whose hash changed since a git revision. Return 1 if a kernel
-    must be rebuilt.
-    """
+    """Keep the profiles of kernels whose hash changed since a git revision. Return 1 if a kernel must be rebuilt."""
     library, root = "kernrec/kernel/library", Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", revision, library], cwd=root, check=True, capture_output=True)

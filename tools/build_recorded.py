@@ -170,9 +170,7 @@ def _limit_power(row: Row, counted: dict[str, int]) -> None:
 
 
 def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
-    """Add an interval to each row, which depends on its GPU, backend and data type. Return the larger half-width of
-    each row.
-    """
+    """Add to each row the interval of its GPU, backend and data type. Return the larger half-width of each row."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)

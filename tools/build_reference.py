@@ -149,11 +149,7 @@ def kernel_toml() -> str:
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
-    """Return (expected value, default as text) of each key, by (table, key). The default is None if the key is
-    required.
-
-    Keys are in the order in which they are read.
-    """
+    """Return (expected value, default as text, or None if required) of each key, by (table, key), in reading order."""
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
@@ -180,7 +176,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # This key has a fixed value in the spec of a declared problem.
+    if value == "c":  # The tensor `c` of the declared problem in `SPECS` is a constant.
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"

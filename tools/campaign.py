@@ -164,7 +164,6 @@ def truth() -> "list[tuple[str, Problem]]":
 
 
 def _keep(path: Path, command: list[str]) -> int:
-    """Run a command, write its output to a file, and return its exit status."""
     with path.open("w") as file:
         return subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
 

@@ -45,9 +45,7 @@ PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
 """Maximum relative difference between two numbers that count as equal."""
 _SHARES = ("slowdown", "energy_saved")
-"""Keys of numbers that are a ratio minus one. They are compared as ratios, because they have the rounding error of a
-ratio.
-"""
+"""Keys of numbers that are a ratio minus one. They are compared as ratios, because they have a ratio's error."""
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
 """Maximum number of queries whose differences are printed, and of lines per query."""
@@ -153,9 +151,7 @@ def main() -> int:
 
 
 def extract_release(version: str, folder: Path) -> bool:
-    """Extract the files of the commit `Release VERSION` to a folder. Return False if the history does
-    not contain it.
-    """
+    """Extract the files of the commit `Release VERSION` to a folder. Return False if there is no such commit."""
     git = ["git", "-C", str(ROOT)]
     log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
     commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
@@ -246,7 +242,6 @@ def _answers(stack: ExitStack, tree: Path, by_gpu: Sequence[Sequence[Query]]) ->
 
 
 def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
-    """Yield the lines that a process prints. Raise `SystemExit` if the process fails."""
     assert process.stdout is not None
     yield from process.stdout
     if process.wait():
@@ -272,9 +267,7 @@ def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Ch
 
 
 def json_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield descriptions of the differences between two JSON values. `path` is the path of the values in their
-    document.
-    """
+    """Yield descriptions of the differences between two JSON values. `path` is their path in the document."""
     if isinstance(before, dict) and isinstance(now, dict):
         yield from (f"{path}.{key} is gone" for key in before if key not in now)
         yield from (f"{path}.{key} is new" for key in now if key not in before)

@@ -75,7 +75,6 @@ def _kind(draw: random.Random) -> Kind:
 
 @cache
 def _is_answered(op: str, gpu: str, dtype: str, layout: str | None) -> bool:
-    """Return whether a kernel or a backend can run a typical shape."""
     sm = find_gpu(gpu).sm
     if any(kernel.runs_on(dtype, sm) for kernel in kernels_for(op, dtype, layout, sm)):
         return True
@@ -197,9 +196,7 @@ _ALIGNED = ("m", "n", "k", "rows", "columns", "head_dim")
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """Draw a size from 1 to `most`, log-uniformly: a multiple of a power of two, a neighbor of such a multiple, or any
-    number.
-    """
+    """Draw a log-uniform size from 1 to `most`: a multiple of a power of two, a neighbor of it, or any number."""
     step = draw.choice([1, 1, 8, 16, 32, 64, 128, 256])
     size = round(2 ** draw.uniform(0, log2(most)))
     return min(max(round(size / step) * step + draw.choice([0, 0, 0, 0, 1, -1]), 1), most)

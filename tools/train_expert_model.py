@@ -110,17 +110,13 @@ def train(problems: Sequence[Recorded]) -> Any:
 
 
 def held_out(trees: Any, problems: Sequence[Recorded]) -> np.ndarray:
-    """Return the fractions of problems whose top recommendation, and at least one of whose top three,
-    is near the best.
-    """
+    """Return the fractions of problems with a near-best top recommendation, and with one in the top three."""
     ranked = [p.near[np.argsort(-trees.inplace_predict(p.features), kind="stable")[:3]] for p in problems]
     return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
 
 
 def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
-    """Hold out each fifth of the problems on all GPUs, then each GPU. Print and return the fractions
-    from `held_out`.
-    """
+    """Hold out each fifth of the problems on all GPUs, then each GPU. Print and return the fractions."""
     shapes = sorted({problem[1:] for problem in problems})
     fold = dict(zip(shapes, np.random.default_rng(0).permutation(len(shapes)) % FOLDS, strict=True))
     parts = {f"problems {part}": {p for p in problems if fold[p[1:]] == part} for part in range(folds)}

@@ -27,9 +27,7 @@ from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
-"""Settings of the trees for unrecorded GPUs. More or deeper trees rank better on recorded GPUs, but worse on other
-GPUs.
-"""
+"""Settings of the trees for unrecorded GPUs. More or deeper trees rank worse on other GPUs."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
 """Settings of the trees for recorded GPUs.
 

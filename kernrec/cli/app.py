@@ -186,7 +186,6 @@ def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _discard_output() -> None:
-    """Redirect standard output to the null device, because further writes would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

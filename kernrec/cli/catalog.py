@@ -1,4 +1,4 @@
-"""`kernrec list`: the GPUs, operators and kernels that kernrec knows."""
+"""`kernrec list`: list the GPUs, operators and kernels that kernrec knows."""
 
 from collections.abc import Callable
 from typing import Annotated, Any

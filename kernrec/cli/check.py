@@ -50,7 +50,7 @@ class CheckOptions(options.Options):
 
     @property
     def seconds(self) -> float:
-        """Return the time limit of a launch in seconds."""
+        """Return the time limit for checking a launch, in seconds."""
         return duration("--time", self.time)
 
 

@@ -52,7 +52,6 @@ def contribute(wanted: ContributeOptions) -> None:
 
 
 def _show(result: "CollectResult") -> None:
-    """Print how much was measured. If the measurement ended early, also print how to resume."""
     problems = sum(each.measured > 0 for each in result.results)
     rows = sum(each.measured for each in result.results)
     print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} measured")

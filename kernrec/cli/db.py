@@ -314,7 +314,6 @@ def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
 
 
 def _is_bundle(path: Path) -> bool:
-    """Return whether a path looks like a bundle: a zip file, or a folder with a manifest."""
     from kernrec.store.share.place import MANIFEST
 
     if path.is_dir():

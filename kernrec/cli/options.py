@@ -47,7 +47,7 @@ def option(text: str, *names: str, panel: str | None = None, **settings: Any) ->
 
 
 def argument(text: str, metavar: str | None = None) -> Any:
-    """Describe an argument for Typer."""
+    """Describe a positional argument for Typer, with its help text and its placeholder in the usage line."""
     return typer.Argument(help=text, metavar=metavar)
 
 

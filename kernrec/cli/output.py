@@ -69,7 +69,7 @@ class Column:
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
-        """Return whether the column can be dropped because all cells are empty or zero."""
+        """Return whether the column can be dropped, because it is not `ALWAYS` and all cells are empty or zero."""
         return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
 
 
@@ -444,7 +444,7 @@ class NotePrinter:
         self._seen: set[str] = set()
 
     def print(self, notes: Iterable[str]) -> None:
-        """Print the notes that were not printed before."""
+        """Print the notes that this printer has not printed before."""
         for note in notes:
             if note in self._seen:
                 continue

@@ -54,7 +54,6 @@ def display() -> "Iterator[Callable[[Progress], None]]":
 
 
 def _table(state: "State") -> "Table":
-    """Return a table with the progress of each device."""
     from rich.table import Table
     from rich.text import Text
 

@@ -292,7 +292,6 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a table that compares GPUs and batch sizes."""
     from kernrec.cli.network_tables import print_comparison
     from kernrec.recommender.networks.compare import compare_gpus
 

@@ -258,7 +258,6 @@ def _is_baseline(row: "Row") -> "TypeIs[Baseline]":
 
 
 def _name(row: "Row") -> str:
-    """Return the name of the row's kernel. For a baseline, return its name."""
     if _is_baseline(row):
         return row.name
     return row.kernel if isinstance(row.kernel, str) else row.kernel.name

@@ -34,7 +34,7 @@ from kernrec.util.human import config_text, counted
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
-    """Return every name that a recording may use for a tunable or macro of a kernel."""
+    """Return all names that a file of results may use for the tunables and macros of a kernel."""
     return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
 
 
@@ -317,7 +317,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Some tools count the driver's memory.
+            reserved = gpu.limits.smem_reserved_per_block  # Some tools include reserved memory.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "

@@ -131,10 +131,7 @@ def kernel_names(text: str) -> list[str]:
 
 
 def _instances(text: str, template: Signature) -> list[str]:
-    """Return the instances of a template that a program instantiates explicitly or launches.
-
-    Return the template's name if there are none.
-    """
+    """Return the instances of a template that a program names or launches, or the template's name without instances."""
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]

@@ -1,10 +1,9 @@
-"""Read grid, block and arguments of kernel launches from the host code of a CUDA program, as far as the text shows
-them.
+"""Read grid, block and arguments of kernel launches from the host code of a CUDA program.
 
-Expressions in the host code are reduced to numbers, kernel parameters and block extents. To do this, the module follows
-local variables, constants, macros, `dim3` objects and small helper functions such as rounded-up division. If a launch
-uses a parameter of the function that contains it, the module uses the value that the function's first caller passes.
-The program is only parsed, never executed.
+Values that the text does not determine are left out. Expressions in the host code are reduced to numbers, kernel
+parameters and block extents. To do this, the module follows local variables, constants, macros, `dim3` objects and
+small helper functions such as rounded-up division. If a launch uses a parameter of the function that contains it, the
+module uses the value that the function's first caller passes. The program is only parsed, never executed.
 """
 
 import re
@@ -109,7 +108,7 @@ def filled_variables(text: str) -> dict[str, str]:
 
 
 class _Launch:
-    """Reader of one launch."""
+    """Reader of a single kernel launch in the syntax tree."""
 
     def __init__(
         self,
@@ -146,7 +145,7 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name, with template arguments evaluated if the text determines them."""
+        """Return the kernel's name with the launch's template arguments, as values if the text determines them."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -282,11 +281,6 @@ class _Launch:
         return [self._resolved(extent, names) for extent in self._extents(node)]
 
     def _definition(self, node: "Node") -> "Node | None":
-        """Return the last value that was assigned to a variable before its use, or None if there is none.
-
-        Args:
-            node: Use of the variable. Assignments in the same function and at namespace scope are considered.
-        """
         return next(iter(self._definitions(node)), None)
 
     def _definitions(self, node: "Node") -> "list[Node]":

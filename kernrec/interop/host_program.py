@@ -31,7 +31,7 @@ class UnknownError(Exception):
 
 
 def literal(text: str) -> str:
-    """Return a C++ literal in Python notation."""
+    """Convert a C++ number literal to Python notation. Raise `UnknownError` if it is not a number."""
     digits = text.replace("'", "")
     suffix = r"[uUlLzZ]+$" if digits[:2] in ("0x", "0X") else r"(?:[uUlLzZ]+|[fF])$"
     plain = re.sub(suffix, "", digits)

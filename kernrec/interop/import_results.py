@@ -49,7 +49,7 @@ class ImportedPart:
     kernel: str
     problem: Problem
     results: int
-    """Number of results of this kernel and problem in the file."""
+    """Number of imported results, including results that were in the database before."""
     outcomes: Mapping[str, int]
     best_s: float | None
 
@@ -69,7 +69,7 @@ class ImportSummary:
 
     @property
     def results(self) -> int:
-        """Number of results of all parts."""
+        """Total number of imported results, including results that were in the database before."""
         return sum(part.results for part in self.parts)
 
 
@@ -265,7 +265,7 @@ def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        gpu_of_file = measured_gpu  # A GPU outside the catalog cannot contradict the file.
+        gpu_of_file = measured_gpu  # The catalog lacks the file's GPU: trust the user.
     if gpu_of_file != measured_gpu:
         raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
     return measured_gpu

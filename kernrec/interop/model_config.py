@@ -45,9 +45,7 @@ class Quantization:
     elsewhere: bool = False
     """Whether serving engines run this quantization with kernels that have no tuned files."""
     by_row: bool = False
-    """Whether each weight row and each token has its own scale. Otherwise a matrix has one scale, or one per block or
-    group.
-    """
+    """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
     """Number of weight columns that share a scale, for integer weights with 16-bit activations. 0 for other
     quantizations.
@@ -190,7 +188,6 @@ def parsed_config(text: str, path: str) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path:
-    """Download the `config.json` of a model from the Hugging Face Hub, and return the path of the cached file."""
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:

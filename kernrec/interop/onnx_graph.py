@@ -180,7 +180,7 @@ def _node(onnx: Any, node: Any) -> Node:
     kind = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
     attributes = {}
     for attribute in node.attribute:
-        if attribute.type in (1, 2, 3, 6, 7):  # These are FLOAT, INT, STRING, FLOATS and INTS.
+        if attribute.type in (1, 2, 3, 6, 7):  # Types FLOAT, INT, STRING, FLOATS and INTS
             attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
     name = node.name or (node.output[0] if node.output else kind)
     return Node(name, kind, tuple(node.input), tuple(node.output), attributes)

@@ -38,7 +38,7 @@ EXTERNAL = "external:"
 """Prefix of the `kernel_hash` of a kernel whose source is unknown."""
 
 UNKNOWN_TIME = datetime(1970, 1, 1)
-"""Time of a result without a timestamp."""
+"""Placeholder for the time of a result without a timestamp."""
 
 MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
@@ -61,7 +61,7 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Convert a complete problem."""
+        """Convert a complete problem to this form, so that all its parts are stated."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -369,13 +369,13 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Pairs of fields, best first: energy of one launch in joules, power of the same sensor in watts.
+# Pairs of fields, best first: energy of one launch in joules, and power in watts from the same sensor.
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external power meter
-    ("powersensor2_energy", "powersensor2_power"),  # PowerSensor, read by PMT
+    ("powersensor2_energy", "powersensor2_power"),  # PowerSensor 2, read by the library PMT
     ("powersensor3_energy", "powersensor3_power"),
     ("nvml_energy", "nvml_power"),  # NVML: median of sampled power times time
-    ("nvidia_energy", "nvidia_power"),  # NVML, read by PMT
+    ("nvidia_energy", "nvidia_power"),  # NVML, read by the library PMT
     ("tegra_energy", "tegra_power"),
     ("energy", "power"),
 )

@@ -65,7 +65,7 @@ class SpecTensor:
 
 @dataclass
 class SpecArguments:
-    """Dimensions, tensors and arguments of a drafted spec."""
+    """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
     """Names of dimensions in the spec, keyed by their name in the source, and also by their name in the spec."""

@@ -95,10 +95,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _with_defines(self, text: str) -> str:
-        """Append definitions of the user's macros to a source text.
-
-        If a macro is defined several times, the reader of the host code uses the last definition.
-        """
+        """Append the user's macros to a source text. For the host code, the last definition of a macro applies."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:

@@ -69,7 +69,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 
 
 class _T1Reader:
-    """Reader of one T1 file."""
+    """Reader that converts one T1 file to the content of a kernel.toml."""
 
     def __init__(self, title: str, data: Any) -> None:
         self.title = title

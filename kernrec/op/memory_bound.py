@@ -182,7 +182,7 @@ ELEMENTWISE = _op(
     shapes=_elementwise_shapes,
     flops=_elementwise_flops,
     reference=_elementwise,
-    values=partial(_same, {"a": (1, 0.25)}),  # So a kernel that omits the scale fails.
+    values=partial(_same, {"a": (1, 0.25)}),  # A kernel that omits the scale then fails.
 )
 
 

@@ -144,7 +144,6 @@ class Op:
         return {}
 
     def _kind(self, dtype: str | None, layout: str | None) -> tuple[str, str]:
-        """Return the canonical data type and layout. Raises `UsageError` if one is unknown."""
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen = self._choose("dtype", canonical, dtype, self.dtypes)
         wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen)

@@ -1,4 +1,4 @@
-"""Answer the page's requests, which have a path and parameters. The HTTP server and reports use these answers.
+"""Answer the page's requests. A request has a path and parameters. The HTTP server and reports use these answers.
 
 Parameters come from a URL, so they are untrusted. Names in them are checked against lists of known names, so that no
 parameter can name a file.

@@ -98,8 +98,8 @@ MOST_BYTES = 6_000_000
 _EXPLAINED = 40
 """Maximum number of points of each front for which a report contains explanations. Most fronts have fewer points."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum number of points in all fronts of a report together, and number of points that each front may always have. A
-point takes 110 bytes.
+"""Maximum number of points in all fronts of a report together, and number of points that each front may have in any
+case. A point takes 110 bytes.
 """
 
 
@@ -190,9 +190,6 @@ def key(path: str, parameters: Mapping[str, str]) -> str:
 
 
 def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
-    """Return the indices of the points that a report explains: the points of the front, or an even sample of a long
-    front.
-    """
     numbers: list[int] = front["front"]
     step = max(1, -(-len(numbers) // _EXPLAINED))
     return numbers[::step]

@@ -234,7 +234,6 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_baselines(answer: Answer) -> dict[str, Any]:
-    """Return the page's answer if no kernel runs the problem. It has baselines, but no points."""
     empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
     return _described(answer, answer.notes) | {
         **empty,

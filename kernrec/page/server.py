@@ -99,7 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 
     def _from_loopback(self) -> bool:
-        """Return whether the Host header names this server on the loopback interface."""
         port = self.server.server_address[1]
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")

@@ -130,7 +130,7 @@ def without_baseline(
 
 
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
-    """Yield a note if the fastest backend would be clearly faster with matmul rows padded to an alignment."""
+    """Yield a note if the fastest backend would be clearly faster if unaligned matmul rows were padded."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

@@ -57,6 +57,8 @@ class KernelCandidates:
         self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
+        """`rows`: rows of the space that contain the candidates. `ran`: whether the kernel was measured, or has a model
+        that was trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 

@@ -60,7 +60,7 @@ class ProblemContenders:
     weight: float = 1.0
     """Weight of the problem."""
     inputs: Array | None = None
-    """Model features of each contender except its tunables, (C, F); None if they are not needed."""
+    """Model features of each contender, without features for tunables, (C, F); None if they are not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
@@ -111,7 +111,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the model features of some candidates except their tunables, (len(chosen), F).
+    """Return the model features of some candidates, without features for tunables, (len(chosen), F).
 
     Args:
         candidates: the candidate set.

@@ -144,7 +144,8 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
     """Search for the best layout of a problem whose layout the user did not fix.
 
-    If a database has measurements of the problem in some layout, this layout is selected without a search.
+    If a database has measurements of the problem in some layout, this layout is selected without a search. Otherwise,
+    costs are compared at the default power limit, so that the result does not depend on the query.
 
     Args:
         context: databases and models.
@@ -161,7 +162,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # `chosen` also has all kernels of the default layout.
+    if best is not None and covers(chosen, problem, gpu):  # Its other kernels, which run here too, were slower.
         return chosen
     default = yield problem
     if default is not None:

@@ -305,7 +305,6 @@ def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    """Return a sentence which says whether the instruction counts come from PTX or from machine code."""
     share = 0.0
     if "from_code" in profiles.metrics:
         share = float(profiles.counts[:, profiles.metrics.index("from_code"), 0].min())

@@ -158,7 +158,7 @@ class RankedSpace:
         return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
-        """Return the possible measurements of kernels outside this space at an operating point, fastest first."""
+        """Return the measurements, except impossible ones, of other kernels at an operating point, fastest first."""
         others = self.space.evidence.foreign
         return [row for row in others if applies(row, self.gpu, point) and not impossible(row, problem, self.gpu)]
 

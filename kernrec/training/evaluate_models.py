@@ -32,10 +32,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method for one quantity (latency, energy or EDP), as means over problems.
-
-    A score is NaN if it does not apply to the method or quantity.
-    """
+    """Scores of one method for one quantity, as means over problems. A score that does not apply is NaN."""
 
     method: str
     quantity: str
@@ -185,13 +182,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need energy: front recall, energy savings and slowdowns.
-
-    Args:
-        method: The method to score.
-        problem: The problem, with measured energies.
-        order: Indices of the configs in ascending order of predicted energy.
-    """
+    """Return the scores of `MethodScore` that need energy. `order` sorts the configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

@@ -22,18 +22,12 @@ def order_of(predicted: Array) -> Array:
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the best measured cost of all configs divided by the best among the first `k` recommendations.
-
-    1 means that the first `k` recommendations include the best config.
-    """
+    """Return the best measured cost of all configs, divided by the best among the first `k` recommendations."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the cost of the top recommendation exceeds the best cost by at most the fraction `near`.
-
-    The fraction of problems with a hit is called accuracy.
-    """
+    """Return whether the top recommendation costs at most the fraction `near` more than the best config."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
@@ -48,13 +42,7 @@ def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of measured values that are inside their intervals.
-
-    Args:
-        measured: Measured values, (N,).
-        low: Lower ends of the intervals, (N,).
-        high: Upper ends of the intervals, (N,).
-    """
+    """Return the fraction of measured values that are inside their intervals."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
@@ -98,13 +86,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points with a latency and an energy dominate.
-
-    Args:
-        latency: Latencies of the points, (N,).
-        energy: Energies of the points, (N,).
-        bound: Latency and energy of the corner that bounds the area. Points beyond it are ignored.
-    """
+    """Return the area that points (latency, energy) dominate up to `bound`. Ignore points beyond the bound."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -114,14 +96,7 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return how much energy a config saves and by how much it is slower, as fractions of a baseline config's costs.
-
-    Args:
-        latency: Latencies of all configs, (C,).
-        energy: Energies of all configs, (C,).
-        chosen: Index of the config.
-        baseline: Index of the baseline config.
-    """
+    """Return the energy that config `chosen` saves and its slowdown, as fractions of the costs of config `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 

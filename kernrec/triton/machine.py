@@ -34,7 +34,7 @@ class Machine:
     local: LocalGpu | None = None
     """This machine's GPU according to NVML, or None if there is none."""
     present: bool = False
-    """Whether Triton's driver has a GPU."""
+    """Whether Triton's driver finds a GPU, so that this process can measure."""
 
     @property
     def name(self) -> str | None:

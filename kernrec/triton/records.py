@@ -51,7 +51,7 @@ class Result:
     energy: EnergyReport = field(default_factory=EnergyReport)
     error: str | None = None
     compiled: bool = True
-    """Whether the config could be compiled."""
+    """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
         """Return the value of the objective in SI units.
@@ -106,7 +106,7 @@ def middle(results: Sequence[Result], objective: Objective) -> float:
 
 @dataclass(frozen=True)
 class Trial:
-    """Measurements of one tuning key."""
+    """Measurements of several configs for one tuning key."""
 
     kernel: Kernel
     tuning_hash: str

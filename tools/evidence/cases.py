@@ -76,8 +76,7 @@ class Cases:
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values of the columns by name, cases with these values) for each combination that occurs in the
-        columns.
+        """Yield (values by column name, cases with these values) for each combination that occurs in the columns.
 
         Combinations are in order of their first appearance.
         """

@@ -34,17 +34,14 @@ def agreement(cases: Cases) -> dict[str, object]:
 
 
 def spread(cases: Cases) -> dict[str, object]:
-    """Return the 10 % and 90 % quantiles of predicted / recorded time, and the fraction of rows outside a factor of
-    1.5.
-    """
+    """Return the 10 % and 90 % quantiles of predicted / recorded time, and the fraction outside a factor of 1.5."""
     ratio = cases.predicted / cases.recorded
     low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
     return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
 
 
 def recommendations(cases: Cases) -> dict[str, object]:
-    """Return the mean efficiency of the top recommendation and of the best of the top 3 and 5, and other ranking
-    scores.
+    """Return the mean efficiency of the best of the top 1, 3 and 5 recommendations, and other ranking scores.
 
     The efficiency of a choice is the lowest recorded time of a problem over the recorded time of the chosen config; 1
     is perfect. Problems with fewer than `FEWEST` configs do not count.

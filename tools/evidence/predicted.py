@@ -82,9 +82,7 @@ class Sample:
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        """Return the candidates, and two index arrays for the configs that can run: into `configs` and into the
-        candidates.
-        """
+        """Return the candidates, and the indices of configs that can run: in `configs` and among the candidates."""
         candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")

@@ -29,9 +29,7 @@ _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 @dataclass(frozen=True)
 class Errors:
-    """Logarithmic errors of N rows, with the kernel, GPU, problem and index of the regime of each row.
-    Arrays are (N,).
-    """
+    """Logarithmic errors of N rows, with kernel, GPU, problem and index of the regime. Arrays are (N,)."""
 
     kernel: Array
     gpu: Array

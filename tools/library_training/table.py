@@ -58,9 +58,7 @@ class Table:
     A target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows.
     """
     problem: Array
-    """Number that identifies each row's problem, (N,). Problems with equal sizes have the same number in all recordings
-    of an op.
-    """
+    """Number that identifies each row's problem, (N,), by its sizes, in all recordings of an op."""
     impossible: int
     """Number of rows whose time is shorter than the data sheet allows."""
     work_s: Array
@@ -110,9 +108,7 @@ class Table:
 
 
 class _Columns:
-    """Features of a recording while they are collected. Each call of `add` fills in rows of one GPU, data type and
-    layout.
-    """
+    """Features of a recording. Each call of `add` fills in the rows of one GPU, data type and layout."""
 
     def __init__(self, recording: Recording) -> None:
         count = len(recording)

@@ -182,8 +182,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Train the trees for unrecorded GPUs of a recorded architecture. Return their entry in the model card and the
-    trees.
+    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees.
 
     Args:
         table: Features and targets of the recording.
@@ -210,9 +209,7 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample of the recording for trees for unrecorded GPUs. Its bound uses sustained rates if the op supports
-    them.
-    """
+    """Return a sample for trees for unrecorded GPUs. Its bound uses sustained rates if the op supports them."""
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -223,7 +220,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `RecordedSet` floors and ratios for each GPU, from calls that were timed one at a time.
+    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time.
 
     Return them with the range of the recorded work.
     """
@@ -255,7 +252,6 @@ def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
 
 
 def _bases(table: Table) -> dict[str, list[float]]:
-    """Return the values of `PowerBase` for each GPU with recorded power."""
     return {gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")}
 
 

@@ -29,9 +29,7 @@ _ROUNDS = (60, 160)
 """Numbers of trees that minimize squared errors and absolute errors."""
 _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
-"""The same numbers of trees for power, and the maximum number of leaves. They are smaller, because recorded power is
-noisier.
-"""
+"""Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
 """Minimum number of recorded powers for training trees that split.
 
@@ -41,16 +39,12 @@ short ones.
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
-"""Numbers of trees, and maximum numbers of levels and leaves, for unrecorded GPUs. Deeper trees predict held-out GPUs
-worse.
-"""
+"""Numbers of trees, levels and leaves for unrecorded GPUs. Deeper trees predict held-out GPUs worse."""
 _SHARED_ROWS = 40_000
 """Maximum number of rows for training trees for unrecorded GPUs."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Minimum number of recorded architectures for choosing one of `_SHARES`. With four, held-out GPUs were predicted
-worse.
-"""
+"""Minimum number of recorded architectures for choosing one of `_SHARES`. Four gave worse predictions."""
 _TESTED_ROWS = 10_000
 """Maximum number of rows of a held-out architecture for choosing one of `_SHARES`."""
 
@@ -155,18 +149,16 @@ _DIFFERENT = 1.1
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), predicted by trees that were trained without the row's
-    problem.
+    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's problem.
 
-    Rows of other GPUs are NaN, and rows outside the first `folds` of the five folds.
+    Rows of other GPUs, and rows outside the first `folds` of the five folds, are NaN.
     """
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), predicted by trees that were trained without the row's
-    size.
+    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's size.
 
     A fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN.
     """
@@ -209,9 +201,7 @@ def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequ
 
 
 def gpu_interval(errors: Mapping[str, Array]) -> Interval:
-    """Return the interval for unrecorded GPUs, calibrated on the errors of held-out GPUs. A group is
-    an architecture.
-    """
+    """Return the interval for unrecorded GPUs, calibrated on held-out GPUs. An architecture is a group."""
     by_arch = _by_architecture(errors)
     groups = np.repeat(np.arange(len(by_arch)), [len(part) for part in by_arch.values()])
     residual = np.concatenate([*by_arch.values(), np.zeros(0)])
@@ -243,9 +233,7 @@ def coverage(errors: Array, problem: Array) -> float:
 
 
 def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
-    """Return, for each architecture, the fraction of errors inside an interval calibrated on the other
-    architectures.
-    """
+    """Return, for each architecture, the fraction of errors inside an interval calibrated on all others."""
     by_arch = _by_architecture(errors)
     shares = {}
     for arch, rows in by_arch.items():

@@ -25,8 +25,8 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 INTERVAL = 2.0
-"""Half-width of the default 90 % interval, as a factor: the interval is value / 2 to value * 2. The factor was
-determined by comparing predictions with the anchors, which are published measurements (`tools/evidence library`).
+"""Half-width of the default 90 % interval, as a factor (value / 2 to value * 2), from comparisons of predictions with
+the anchors, which are published measurements (`tools/evidence library`).
 """
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
@@ -34,16 +34,13 @@ REGIMES = ("core", "DRAM", "launch", "power limit")
 
 @dataclass(frozen=True)
 class Spread:
-    """Half-widths of 90 % intervals, as factors, for launches with one kind of bottleneck.
-
-    A factor f means an interval from value / f to value * f.
-    """
+    """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
 
     time: float
     """Half-width for a latency. It covers the common error of the kernel on the GPU and the config's own error."""
     ratio: float
-    """Half-width for the ratio of the latencies of two configs with the same kernel, problem and GPU. It covers the
-    individual errors of both configs.
+    """Half-width for the latency ratio of two configs with the same kernel, problem and GPU. It covers their own
+    errors.
     """
     energy: float
     """Half-width for an energy, with the same parts of the error as `time`."""
@@ -52,9 +49,8 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of the individual error of one config's latency.
-
-        `ratio` covers two such errors, which add in quadrature.
+        """Return the logarithmic half-width of a config's own error of latency. `ratio` covers two, which add in
+        quadrature.
         """
         return math.log(self.ratio) / math.sqrt(2.0)
 
@@ -129,10 +125,7 @@ SOURCES = tuple(Source)
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """Estimate of one quantity in SI units, with a 90 % interval from `low` to `high`.
-
-    An estimate is also a float, whose value is `value`.
-    """
+    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. As a float, it equals `value`."""
 
     value: float
     low: float
@@ -168,9 +161,8 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return the interval for comparing this config with other configs of the same kernel on the same problem.
-
-        It covers only the config's individual error. If this error is not known separately, it is the whole interval.
+        """Return the interval for comparing this config with other configs of the same kernel on the same problem: it
+        covers only the config's individual error. If this error is not known separately, return the whole interval.
         """
         if self.own is None:
             return self.low, self.high
@@ -178,11 +170,7 @@ class Estimate(float):
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals for JSON.
-
-        The keys contain the quantity and the unit, such as `latency_s`, `latency_interval_s` and
-        `latency_own_interval_s`. The last key is missing if the individual error is unknown.
-        """
+        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

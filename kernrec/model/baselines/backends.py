@@ -103,9 +103,7 @@ def _named(typed: str) -> str:
 
 
 def backend_of(backend: str) -> str:
-    """Return the name of a backend without version and variant, such as `SGLang` for `SGLang (static
-    scales)@0.5.12`.
-    """
+    """Return a backend's name without version and variant: `SGLang` for `SGLang (static scales)@0.5.12`."""
     return backend.partition(AT)[0].partition(" (")[0]
 
 

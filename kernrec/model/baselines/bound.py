@@ -62,9 +62,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types for which backends convert 16-bit activations during the call. Formats in `FORMATS` state the data type of
-their activations themselves.
-"""
+"""Data types whose 16-bit activations backends convert during the call. `FORMATS` has the activations of formats."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +109,14 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop cycles through. Infinity if L2 was flushed before each
-    launch.
-    """
+    """Number of copies of the weights in the timed loop. Infinity if L2 was flushed before each launch."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`).
 
     Such a bound transfers better to GPUs without recordings than a bound at the data sheet's clock.
     """
     alone: bool = False
-    """Whether calls were timed one at a time, so that times include the host's time. `recorded_set` converts such
-    times.
-    """
+    """Whether calls were timed one at a time, so that times include the host's time."""
 
 
 GRAPH = Timing(3400.0, 10.0)
@@ -363,15 +357,11 @@ class Device:
 
 @dataclass(frozen=True)
 class BaselinePrediction:
-    """Predicted latency and power of a backend for a problem, at the GPU's default power limit with an
-    unlocked clock.
-    """
+    """Predicted latency and power of a backend at the GPU's default power limit with an unlocked clock."""
 
     backend: str
     version: str | None
-    """Recorded version on this GPU, or the range of recorded versions if this GPU was not recorded. None if no version
-    is stated.
-    """
+    """Recorded version on this GPU, or else the range of versions on other GPUs. None if no version is stated."""
     latency_s: Estimate
     power_w: Estimate | None
     """Power, or None if it was not recorded. `operating_point.at_point` then adds a `predicted` power."""

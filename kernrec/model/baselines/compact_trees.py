@@ -38,9 +38,7 @@ class CompactTrees:
     start: Array
     """Index of the first node of each tree, (T,)."""
     left: Array
-    """Index of the left child of each node, (N,). The right child is the node after the left child. For a leaf, this is
-    the leaf itself.
-    """
+    """Index of the left child of each node, (N,). The right child comes next. A leaf has its own index."""
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array

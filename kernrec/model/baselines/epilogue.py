@@ -68,9 +68,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Multiples to which the rows of a matmul are padded: 8 elements (16 bytes of 16-bit elements), and 64 elements (a
-tile).
-"""
+"""Multiples, in elements, to which rows of a matmul are padded: 16 bytes of 16-bit elements, and a tile."""
 
 
 @lru_cache(maxsize=256)

@@ -97,8 +97,7 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that can run a problem, fastest first. Return an empty tuple if there is
-        none.
+        """Return a prediction for each backend that can run a problem, fastest first. There may be none.
 
         If a recorded set contains this GPU, the set's backends that were only recorded on other GPUs are excluded.
         """
@@ -126,8 +125,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latencies of the fastest backends for a problem, at least of the fastest backend of each recorded
-        set.
+        """Return latencies for a problem, at least that of the fastest backend of each recorded set.
 
         The overall fastest backend is always included. The arguments are those of `latencies`.
         """
@@ -138,9 +136,7 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency that is below the roof at the GPU's default power limit, as
-        `operating_point.at_point` does.
-        """
+        """Raise a latency to the roof at the GPU's default power limit, as `operating_point.at_point` does."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
@@ -227,8 +223,7 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return the recorded sets that contain a data type and layout, or a similar one. The set nearest to the GPU
-        comes first.
+        """Return the recorded sets with a data type and layout, or similar ones, nearest to the GPU first.
 
         The list is empty if the GPU has no arithmetic in the data type.
 
@@ -252,13 +247,7 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return a sort key for recorded sets: sets with the GPU first, then sets with its architecture, then most
-    architectures.
-
-    Args:
-        recorded: Names of the GPUs in the set.
-        gpu: GPU to predict.
-    """
+    """Return a sort key for recorded sets: first the GPU, then its architecture, then most architectures."""
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

@@ -135,9 +135,7 @@ _MOST_ROOFS = 512
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time in seconds that any backend needs for each problem, or 0 for a problem
-    that fits into L2.
-    """
+    """Return the minimum time in seconds of each problem with any backend, or 0 if the problem fits into L2."""
     roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
     if len(roofs) >= _MOST_ROOFS:
         roofs.clear()
@@ -157,9 +155,7 @@ def roofs_s(
 
 @lru_cache(maxsize=32)
 def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
-    """Return a new dictionary that caches results of `roofs_s`. It is the same for every call with the
-    same arguments.
-    """
+    """Return the dictionary that caches the results of `roofs_s` at an operating point."""
     return {}
 
 
@@ -304,9 +300,7 @@ Array = np.ndarray
 LEEWAY = 1.05
 """Factor by which a recording may be faster than the data sheet allows, because clocks and timers are inexact."""
 WINOGRAD = 4.0
-"""Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less for
-3x3 filters.
-"""
+"""Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less."""
 _FEWER = ("winograd", "fft", "gcgemm")
 """Parts of the names of cuDNN kernels that need fewer multiplications than a direct convolution."""
 

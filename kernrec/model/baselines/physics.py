@@ -1,5 +1,4 @@
-"""Predict the baselines of problems that nobody recorded, from bytes, arithmetic and the efficiency of similar
-operators.
+"""Predict baselines of problems that nobody recorded from bytes, arithmetic and the efficiency of similar operators.
 
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
@@ -31,9 +30,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Factor of the 90 % interval. `tools/evidence derived` prints the interval's coverage of the convolutions and matmuls
-in DeepBench.
-"""
+"""Factor of the 90 % interval. `tools/evidence derived` prints its coverage of DeepBench."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
 """Fraction of a copy's bandwidth that operators other than matrix-vector products reach."""
@@ -76,8 +73,7 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline of a problem at the default power limit, or None if the GPU has no arithmetic in the data
-    type.
+    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type.
 
     The backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
     vLLM.

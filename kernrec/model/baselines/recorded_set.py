@@ -75,9 +75,7 @@ class RecordedSet:
     alike: tuple[str, ...]
     """Further data types and layouts in which a backend takes about as long as in the recorded ones."""
     alike_width: float
-    """Logarithm of the factor within which 90 % of the times in `alike` data types and layouts are of
-    a recorded time.
-    """
+    """Logarithm of a factor. 90 % of the times in `alike` data types and layouts are within it of a recorded time."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
@@ -88,9 +86,7 @@ class RecordedSet:
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds of problems (`kind_of`), by backend and GPU. A missing entry means that all kinds
-    were recorded.
-    """
+    """Recorded kinds of problems (`kind_of`), by backend and GPU. Without an entry, all kinds were recorded."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
@@ -176,13 +172,9 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes, calibrated on held-out problems. For unrecorded GPUs, it is calibrated on held-out
-    GPUs.
-    """
+    """Interval for recorded sizes, calibrated on held-out problems, or on held-out GPUs for unrecorded GPUs."""
     between: Interval
-    """Interval for sizes that were not recorded, calibrated on held-out sizes of the dimensions in
-    `RecordedSet.grid`.
-    """
+    """Interval for unrecorded sizes, calibrated on held-out sizes of the dimensions in `RecordedSet.grid`."""
     sustained: bool = False
     """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
 
@@ -215,7 +207,7 @@ class SetModel:
     heads: Mapping[tuple[str, str], Head]
     """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`.
 
-    The trees of an architecture predict only power, on GPUs of the architecture that were not recorded.
+    The trees of an architecture are used for GPUs of this architecture that were not recorded.
     """
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a
@@ -226,9 +218,7 @@ class SetModel:
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power models of the recorded GPUs, which the trees for power correct. None if they correct the power limit
-    instead.
-    """
+    """Power models of the recorded GPUs that the trees for power correct, or None if they correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
@@ -239,9 +229,7 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all problems are
-        inside.
-        """
+        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all are inside."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

@@ -62,9 +62,7 @@ class Reader:
     """Names of the features of `bound.used` that the trees read. Their values differ between backends."""
     recorded: Interval
     between: Interval
-    """Interval for sizes that were not recorded. Like `recorded`, it is wider if the data type or layout was not
-    recorded.
-    """
+    """Interval for unrecorded sizes. Like `recorded`, it is wider if the data type or layout was not recorded."""
     transferred: bool
     """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
 
@@ -131,8 +129,7 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (dimension that counts the items of a single matmul, that of batched matmuls, largest item count to
-        evaluate).
+        """Return (dimension that counts the items of a matmul, that of batched matmuls, largest count to evaluate).
 
         A dimension is an index into `DIMS`, or -1 if there is none.
         """
@@ -151,18 +148,14 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithm of the factor that widens intervals, which is 0 if the data type and layout were
-        recorded.
-        """
+        """Return the logarithm of the factor that widens intervals for unrecorded data types and layouts, or 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return the version of each backend: the recorded version on this GPU, or else the range of versions on other
-        GPUs.
-        """
+        """Return each backend's version on this GPU, or else the range of its versions on other GPUs."""
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -274,9 +267,7 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem. It is also correct if calls were
-        timed one at a time.
-        """
+        """Return the index of the fastest backend for a problem, even if calls were timed one at a time."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:

@@ -30,8 +30,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements in a fit. Of a larger number, evenly spaced measurements are used; training a model is
-then a better choice.
+"""Maximum number of measurements in a fit. If there are more, evenly spaced ones are used. Better train a model then.
 """
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale. With more measurements, each feature

@@ -173,9 +173,7 @@ rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an
 """
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Rows of `QUANTITIES` that are filled from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest
-launch.
-"""
+"""Rows of `QUANTITIES` from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
 """Row of each input of `ModelInputs` that fills exactly one row of `QUANTITIES`."""

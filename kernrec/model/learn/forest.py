@@ -153,7 +153,6 @@ def _place(width: int, tree: int, level: int) -> slice:
 
 
 def _levels(tree: Mapping[str, Any]) -> int:
-    """Return the number of splits on the longest path from the root to a leaf."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     nodes, levels = np.zeros(1, np.int64), 0
     while len(nodes := nodes[left[nodes] >= 0]):

@@ -3,8 +3,8 @@
 `kernrec.training.train_model` trains models, and `kernrec.model.learn.model_file` stores them. Using a model needs
 neither XGBoost nor scikit-learn.
 
-A correction can make a config faster than the analytical model predicts. On a GPU with recordings, the trees learned
-from the recordings how far. On other GPUs, only a physical minimum limits the correction (`least_seconds`): every SM
+A correction can make a config faster than the analytical model predicts. On a GPU with recordings, the training
+data limits the correction. On other GPUs, only a physical minimum limits the correction (`least_seconds`): every SM
 must do the arithmetic of its blocks at the rate of its pipes, the compulsory bytes must pass once between DRAM and L2,
 and a launch has an overhead. The fastest recorded config of each Triton matmul on an A100 and an H100 took at least
 0.95 times this minimum.
@@ -93,9 +93,7 @@ class Model:
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `kernels` (source hash of each kernel by name) and `ops` also describe the training
-    data.
-    """
+    """GPUs in the training data. `kernels` (source hash by name) and `ops` also describe the training data."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False

@@ -1,7 +1,8 @@
 """Analyze a user's kernel for a problem and a GPU: profile its configs, then recommend the best ones.
 
 In a large space, only configs that may be among the best are profiled (`profile_promising`). Profiles are stored in the
-user's database. Later analyses reuse them, also after an interruption, and so does `kernrec recommend --kernel`.
+user's database. Later analyses and `kernrec recommend --kernel` reuse these profiles, even if the analysis was
+interrupted.
 """
 
 import time

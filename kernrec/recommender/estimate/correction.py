@@ -1,8 +1,7 @@
 """Correct costs that the analytical model predicts, with a model trained on measurements.
 
-scope      A `ModelScope` determines whether a model applies. The intervals depend on what the model was trained on:
-their
-           widths are errors on held-out problems, GPUs or kernels.
+scope      A `ModelScope` describes which kernel and GPU a model is applied to. The training data determine the widths
+           of the intervals, which are the errors on held-out problems, GPUs or kernels.
 scored     To save time, the decision trees are evaluated only for the candidates with the lowest predicted latency or
            energy.
 others     The costs of the other candidates are scaled like the costs of the scored ones. Otherwise optimistic

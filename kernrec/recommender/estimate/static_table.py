@@ -226,7 +226,6 @@ class StaticTable:
         return self._profiled(geometries, usable & (geometries[0].resident > 0))
 
     def _same_geometry(self, on_problem: ProblemSpace) -> bool:
-        """Return whether the geometry of every launch is the same for all problems."""
         count = len(self.launches)
         return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
 

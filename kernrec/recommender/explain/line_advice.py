@@ -18,7 +18,7 @@ _POOR = 0.6
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Number of times each byte is read from which advice is given to reuse it in registers or shared memory."""
+"""If each byte is read at least this many times, advice is given to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
 """Instructions that a shift or multiplication takes, as a fraction of the instructions that a division takes."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
@@ -72,7 +72,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all source lines of a kernel, by which the waste of one line is divided."""
+    """Totals over all source lines of a kernel, to which the waste of a single line is compared."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0

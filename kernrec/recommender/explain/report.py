@@ -24,7 +24,9 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum gain by which a change of two tunables must exceed the better of the two single changes to be shown."""
+"""Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
+not shown.
+"""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -212,10 +214,9 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
-        request: request about an op or a kernel.
+        request: request that names an op or a kernel.
         context: databases and models.
-        best: result of `recommended` for an op, whose kernel is used; None to compute it, or if the request names a
-            kernel.
+        best: result of `recommended`, if the request names an op. Its kernel is used. None to compute it if needed.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.

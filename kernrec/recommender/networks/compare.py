@@ -254,8 +254,8 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
 def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
     """Return the yearly bills for an answer about a network.
 
-    Without a sweep, there is a bill for each distinct total. With a sweep, there are bills for its recommended
-    operating point and its first one, the default.
+    Without a sweep, there is a bill for each distinct total. With a sweep, there is a bill for the recommended
+    operating point and one for the default operating point.
     """
     if sweep is not None:
         return bills(sweep.billed, tariff, sweep.billed[-1])

@@ -152,8 +152,8 @@ def in_best_layouts(
     """Choose layouts for the layers whose layout is free.
 
     The layout of an independent layer is chosen like that of a single problem (`Recommender.as_answered`). All other
-    layers of an op get the same layout, because tensors pass from layer to layer. They get another layout than the
-    default only if most of their time would run on kernels that do not exist for the default layout.
+    layers of an op get the same layout, because tensors pass from layer to layer. This layout differs from the default
+    only if kernels that do not exist for the default layout would then take most of these layers' time.
 
     Args:
         recommender: the recommender.
@@ -194,7 +194,7 @@ def _has_most_of_the_time(
 ) -> bool:
     """Return whether another layout is worth choosing for the layers of an op.
 
-    It is if the kernels that the default layout lacks run more than half of the total time in the other layout.
+    In the other layout, kernels that do not exist for the default layout must take more than half of the total time.
 
     Args:
         recommender: the recommender.

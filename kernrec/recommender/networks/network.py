@@ -163,7 +163,6 @@ def within_power(query: Query, gpu: GPU) -> Query:
 
 
 def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
-    """Raise `UsageError` if `dtype` is an 8-bit or 4-bit type in which the GPU cannot multiply."""
     if dtype is None or (name := canonical_dtype(dtype)) not in EIGHT_BITS:
         return
     if not gpu.multiplies(math_dtype(name)):
@@ -316,6 +315,5 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    """Return a text that lists the first `most` names and states how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -107,11 +107,11 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether replacing the backend by a custom kernel is worth it in this layer.
+        """Whether it is worth replacing the backend by a custom kernel in this layer.
 
-        It is if the saving is at least `WORTH_IT`, and the recommendation costs less than the baseline even at the
-        unfavorable ends of both intervals. The value is None if there is a recommendation, but no baseline to compare
-        it with.
+        The kernel must save at least `WORTH_IT` of the baseline's cost, and must cost less than the baseline even at
+        the unfavorable ends of both intervals. The value is None if there is a recommendation, but no baseline to
+        compare it with.
         """
         if self.best is None:
             return False
@@ -196,8 +196,8 @@ HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth 
 
 A total uses one program for each layer: kernrec's recommendation, kernrec's config of lowest latency or energy, or the
 config that an occupancy heuristic selects. The mixture uses kernrec where it is worth it and a backend elsewhere. The
-total of a backend has the name of the backend. If there is no baseline for a layer, these totals use kernrec's
-recommendation.
+total of a backend is named after the backend, such as `vLLM today`. For a layer without a baseline, the mixture and the
+backend's total use kernrec's recommendation.
 """
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
@@ -222,7 +222,7 @@ class Total(IntervalNames, JsonForm):
 
     @property
     def source(self) -> str:
-        """Less certain one of the sources of latency and energy."""
+        """Source of the latency or of the energy, whichever is less certain."""
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
@@ -288,7 +288,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     gpu: GPU
     query: Query
     layers: tuple[LayerAnswer, ...]
-    """Layers in the order of the network."""
+    """Answers for the layers, in the order of the network."""
     left_out: tuple[str, ...]
     """One line for each layer that the totals do not include, with the reason."""
     totals: tuple[Total, ...]
@@ -404,7 +404,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
-        """Layers in which replacing the backend by a custom kernel is worth it."""
+        """Layers in which it is worth replacing the backend by a custom kernel."""
         return tuple(layer for layer in self.layers if layer.worth_it)
 
     @property

@@ -325,9 +325,9 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, keyed as the engine does.
 
-    The key is the number of tokens. For state-space layers, it is the number of tokens times the number of heads. Each
-    entry follows the comparison whose number of tokens is nearest by ratio. If the gain of its best config is worth it,
-    the entry is this config. Otherwise it is the engine's default config for the number of tokens.
+    The key is the number of tokens. For state-space layers, it is the number of tokens times the number of heads. For
+    each entry, the comparison with the nearest number of tokens (by ratio) is used. If the gain of its best config is
+    worth it, the entry is this config. Otherwise, it is the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}

@@ -79,7 +79,8 @@ def own_alone(file: TunedFile) -> bool:
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that together launch the matmul with all configs, each with the configs that it covers.
+    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it
+    covers.
 
     Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
@@ -103,7 +104,6 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the input, weight and output tensors of a matmul, as described in a call."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
     stored = "u8" if step.file.quantization.group else element
     return (

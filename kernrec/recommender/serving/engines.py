@@ -162,7 +162,6 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
 
 
 def _divisors_near(size: int, gpus: int) -> str:
-    """Return a text that names the divisors of a size that are nearest to the number of GPUs."""
     below = next(number for number in range(gpus, 0, -1) if size % number == 0)
     above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
     return f"{below} does" if above is None else f"{below} and {above} do"

@@ -99,7 +99,9 @@ class ExpertRanking:
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
-        """Return the ratio of a config's predicted time to the lowest predicted time in the search space."""
+        """Return the ratio of a config's predicted time to the lowest predicted time of any config in the
+        search space.
+        """
         configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())

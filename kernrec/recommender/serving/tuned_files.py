@@ -11,10 +11,10 @@ by kind of file, by device and by the releases that contain them. In each name, 
 
 A name of an SGLang file begins with a folder, which states the release of Triton.
 
-`judge_file` reports that an entry of a file cannot run if its tiles do not fit in shared memory, or if the config
-cannot be compiled. The name of a file does not state all sizes of the layer. If it is for 16-bit experts and its sizes
-match a known model, each entry is also compared with the config that is predicted to be the best (`expert_ranking`).
-For other files, use `audit.serve_audit` with the model.
+`judge_file` reports that an entry of a file cannot run if the entry's tiles do not fit in shared memory, or if its
+config cannot be compiled. The name of a file does not state all sizes of the layer. If a file is for 16-bit experts and
+its sizes match a known model, each entry is also compared with the config that is predicted to be the best
+(`expert_ranking`). For other files, use `audit.serve_audit` with the model.
 """
 
 import importlib.util
@@ -83,7 +83,8 @@ class Shipped:
             triton: release of Triton, such as `3.6.0`.
 
         Returns:
-            The path of the file relative to the folder of its kind, or an empty text if the engine has no such file.
+            The path of the file relative to the folder of its kind (empty if the engine has no such file), and whether
+                the file is for this release of Triton.
         """
         names = self.names.get(kind, frozenset())
         if name in names:

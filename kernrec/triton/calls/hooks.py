@@ -26,7 +26,7 @@ _active: list["Captured"] = []
 
 
 class Captured:
-    """Launches that a capture has recorded so far."""
+    """Launches that a capture has recorded so far. `capture` yields this object. Its length is the number of files."""
 
     def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
@@ -79,7 +79,7 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        # A user's grid, heuristic or pruning function may raise any exception, but the program must continue.
+        # The grid, heuristics and pruning are functions of the user and may raise anything. The program must continue.
         except Exception as error:
             reason = (
                 str(error)

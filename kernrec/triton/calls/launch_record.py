@@ -1,4 +1,4 @@
-"""Convert one launch to plain values (function, arguments, configs, grids), or report why that is impossible."""
+"""Convert a launch of a Triton function to plain values, or report why a call file cannot describe the launch."""
 
 import importlib.machinery
 import inspect
@@ -42,7 +42,7 @@ class LaunchRecord:
     name: str
     """Name of the Triton function."""
     target: str
-    """Location of the function: `module:function`, or `/path/kernels.py:function`."""
+    """Location of the Triton function: `module:function`, or `/path/kernels.py:function`."""
     arguments: dict[str, Any]
     """Value of each argument as it appears in the call file (a literal or a table), keyed by parameter."""
     configs: list[dict[str, Any]]
@@ -50,7 +50,7 @@ class LaunchRecord:
     contents: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays whose values affect the addresses that the kernel accesses, keyed by parameter."""
     notes: list[str] = field(default_factory=list)
-    """Notes on options of the launch that the call file omits."""
+    """Notes on launch options that the call file cannot contain."""
 
     @property
     def generated(self) -> Path | None:

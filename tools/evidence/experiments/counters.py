@@ -138,7 +138,6 @@ _CLASSES = tuple(
 
 
 def _sum(counts: Row, metrics: Sequence[str]) -> float:
-    """Return the sum of the counts whose names match one of the patterns."""
     return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
@@ -190,9 +189,7 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    """Return counted over recorded value of each counter, for one config. Counters whose recorded value is 0 are
-    missing.
-    """
+    """Return counted / recorded value of each counter, for one config. Counters that recorded 0 are missing."""
     counts, ratios = _counted(KERNELS[name], source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
@@ -226,7 +223,6 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
 
 
 def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
-    """Return the predicted fraction of requested load sectors that hit in L1."""
     none, metrics = np.zeros(1, np.int64), tuple(per_block)
     counts = np.array([[[per_block[metric]] for metric in metrics]])
     table = ProfileTable(0, "", ("",), none, none, none, none, metrics, ("block",), counts)

@@ -29,9 +29,7 @@ from kernrec.recommender.estimate.physics import fits
 
 
 def run(data: Data = DATA, problems: int = 405) -> int:
-    """Print the errors, and how many random problems have no baseline or an impossible one. Return 1
-    if there are any.
-    """
+    """Print the errors, and how many random problems have no baseline or an impossible one. Return 1 if any do."""
     parts = [case for read in (_convolutions, _products) for case in read(data / "library")]
     report("DeepBench, predicted over recorded times", joined(parts), ("kernel", "gpu"), agreement, coverage)
     missing = wrong = 0

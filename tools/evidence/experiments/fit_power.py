@@ -167,9 +167,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        """Compute the Jacobian by finite differences. Only the powers of GPUs that a coefficient applies to are
-        computed again.
-        """
+        """Compute the Jacobian by finite differences. Only GPUs that a coefficient applies to are predicted again."""
         watts = predict(with_values(base, np.exp(logarithms)))
         before, rows = errors(watts), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):

@@ -83,9 +83,7 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
-    """Return table cells for holding out each value of a column: the mean width from the other rows,
-    and its coverage.
-    """
+    """Return table cells for holding out each value of a column: the mean width of the others, and its coverage."""
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
     factors, shares = [], []

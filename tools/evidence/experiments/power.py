@@ -91,9 +91,7 @@ def kernel_of(load: Load) -> str:
 
 
 def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
-    """Return the relative error of the predicted power of each load, (N,). Predictions are capped at
-    the power limit.
-    """
+    """Return the relative error of each load's predicted power, (N,). Predictions are capped at the power limit."""
     limits = np.array([load.limit_w or np.inf if at_limit(load) else np.inf for load in loads])
     predicted = np.minimum(Predictor(loads)(coefficients), limits)
     return np.asarray(predicted / np.array([load.power_w for load in loads]) - 1.0)

@@ -44,9 +44,7 @@ _MEDIAN = 0.7407
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem to refine, with the configs that may be the best (contenders) and the logarithms of
-    their recorded times.
-    """
+    """Problem to refine, with its contenders (configs that may be the best) and their recorded log times."""
 
     contenders: Contenders
     log_s: Array

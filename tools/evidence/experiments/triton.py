@@ -58,7 +58,6 @@ def run(data: Data = DATA, problems: int = 0) -> None:
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
-    """Return the cases of one problem, predicted in one way."""
     problem, count = problem_from_key(group.problem), len(predicted)
     names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
     more = {name: np.full(count, text, dtype=object) for name, text in names.items()}

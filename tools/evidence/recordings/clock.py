@@ -45,8 +45,8 @@ class ClockRecording:
 
     @property
     def step(self) -> Array:
-        """Time of the first launches of each measurement over the time of its last launches, (N,). The very first
-        launch is excluded.
+        """Time of the first launches (except the very first) of each measurement over the time of its last launches,
+        (N,).
         """
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 

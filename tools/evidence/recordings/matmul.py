@@ -48,13 +48,9 @@ Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16 bytes, and vLLM's 
 The other numbers are the smallest recorded multiples.
 """
 _ANY_SIZE = {"f8block": ("vLLM",)}
-"""Backends, by data type, that were also recorded with sizes that are not such multiples. vLLM uses another kernel for
-these.
-"""
+"""Backends, by data type, that were also recorded with other sizes. vLLM uses another kernel for these."""
 _EAGER = {"f8block": ("vLLM",)}
-"""Backends, by data type, that were recorded without CUDA graphs. Their shortest times are 50 us (H200) to 280 us
-(L40S).
-"""
+"""Backends, by data type, recorded without CUDA graphs. Their shortest times are 50 us (H200) to 280 us (L40S)."""
 _WHOLE = (
     ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
@@ -92,9 +88,7 @@ def recordings(data: Path, _op: str) -> list[Recording]:
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    """Return the rows of both files of serving backends. If both contain a version, the rows of the first file are
-    used.
-    """
+    """Return the rows of both files of serving backends. If both contain a version, the first file is used."""
     file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
     sources = (
         (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
@@ -164,7 +158,6 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
 
 
 def _of_whole(data: Path, file: str) -> dict[str, Array]:
-    """Return the columns of a file that contains one GPU and backend."""
     column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
     names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
     columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")

@@ -81,9 +81,7 @@ def moved(bytes_per_s: float) -> dict[str, float]:
 
 
 def roofline(data: Path) -> Iterator[Load]:
-    """Yield streams of increasing arithmetic intensity at the observed clocks. Values are means over the GPUs of a
-    node.
-    """
+    """Yield streams of increasing arithmetic intensity at the observed clocks, averaged over the GPUs of a node."""
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
     rows = list(parquet_dicts(data / "power" / "roofline_load.parquet"))
     highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
@@ -235,8 +233,7 @@ def misread(m: Any, latency_s: Any) -> np.ndarray:
 
 
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
-    """Yield bf16 matmuls of a serving backend's library on an H200. The clock is the highest, unless the limit is
-    reached.
+    """Yield bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
 
     Args:
         data: Shared data folder.
@@ -310,9 +307,7 @@ ABOVE = 0.05
 
 
 def judged(loads: Iterable[Load]) -> Iterator[Load]:
-    """Yield all loads. A load that contradicts its GPU or its sweep over clocks gets a `doubt` and the weight
-    `DOUBTED`.
-    """
+    """Yield all loads. A load that contradicts its GPU or its sweep gets a `doubt` and the weight `DOUBTED`."""
     every = list(loads)
     sweeps: dict[tuple[str, str], list[Load]] = defaultdict(list)
     for load in every:

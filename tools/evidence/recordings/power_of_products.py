@@ -75,8 +75,7 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""(Event, bytes per input element, events per operation) of each data type. An operation in fp4 counts as half of one
-in fp8.
+"""(Event, bytes per input element, events per operation) of each data type. fp4 counts as half of fp8.
 
 fp8_block is missing, because it is not known how many instructions scale its partial sums.
 """

@@ -83,7 +83,6 @@ def recording_of(
 
 
 def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return `RecordedSet.kinds`: the recorded kinds of problems by backend and GPU."""
     cached = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
     rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -18,9 +18,7 @@ from kernrec.model.baselines.bound import FLASH, Timing
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Logarithm of the factor between the times of similar data types and layouts of attention, assumed to equal that of
-matmuls.
-"""
+"""Log factor between the times of similar data types and layouts of attention, assumed to equal that of matmuls."""
 _SIZES = (
     "batch_size AS batch", "num_heads AS heads", "num_key_value_heads AS kv_heads", "isl", "isl + step AS keys",
     "head_dim", "CAST(coalesce(window_size, 0) AS BIGINT) AS \"window\"",
@@ -106,9 +104,7 @@ def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> d
 
 
 EXPERTS = Timing(40000.0, 1.0)
-"""Timing of routing, sorting, two matmuls and the final sum in CUDA graphs. The shortest time on each GPU is about 20
-us.
-"""
+"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. Each GPU's shortest time is about 20 us."""
 _EXPERT_SIZES = (
     "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
     "moe_tp_size AS tp", "moe_ep_size AS ep",

@@ -26,9 +26,7 @@ Array = np.ndarray
 Row = Mapping[str, Any]
 
 LEAST = 0.03
-"""Minimum relative half-width of an interval: the 90th percentile of differences between repeats on
-the A100 and H100.
-"""
+"""Minimum relative half-width: the 90th percentile of differences between repeats on the A100 and H100."""
 ENOUGH = 200
 """Minimum number of factors from which an interval is computed."""
 _NEAR = 0.08

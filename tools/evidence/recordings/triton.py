@@ -115,9 +115,7 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
 
 
 def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    """Return `n` for a dense row-major matrix, `t` for a dense column-major matrix, or an empty text for other
-    matrices.
-    """
+    """Return `n` for a dense row-major matrix, `t` for a dense column-major matrix, or else an empty text."""
     if strides == (shape[1], 1):
         return "n"
     return "t" if strides == (1, shape[0]) else ""
@@ -154,7 +152,6 @@ def _profiled(
 
 @cache
 def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
-    """Return the kernel's profiles for a GPU, or None if there are none for the GPU's architecture."""
     gpu_of_file, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, gpu_of_file.sm)
     table = StaticTable.of(KERNEL, problem, gpu_of_file, profiles) if profiles else None

@@ -80,7 +80,5 @@ def joined(parts: Sequence[Recording]) -> Recording:
 
 
 def columns_of(path: Path, names: Sequence[str], condition: str = "true") -> dict[str, Array]:
-    """Return columns of a Parquet file. The rows are sorted, so that their order does not depend on how the file is
-    read.
-    """
+    """Return columns of a Parquet file. The rows are sorted, so their order is always the same."""
     return parquet_columns(path, f"{condition} ORDER BY ALL", ", ".join(names))

@@ -29,9 +29,7 @@ FEW_ROWS = 16
 """Matmuls with fewer rows or columns run as a matrix times a few vectors, if they run outside of tensor cores."""
 
 _SMALL_TILE = 0.25
-"""Exponent that determines the rate of a tile: the rate is proportional to the tile's area, relative to 128 x 128, to
-this power.
-"""
+"""The rate of a smaller tile is proportional to its area, relative to 128 x 128, to this power."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
 """Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, another feature is how full the waves are."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))

@@ -1,5 +1,4 @@
-"""Lower bound and features of backends' mixtures of experts: reading the weights of experts that get tokens, and
-matmuls.
+"""Lower bound and features of backends' mixtures of experts: the weights of experts that get tokens, and matmuls.
 
 Like the recorder, the bound considers the GPU with the most work. With balanced routing, each expert of this GPU gets
 the same number of tokens. With routing by a power law, this GPU has the most popular expert and an even selection of
@@ -24,15 +23,11 @@ _ROWS = (16, 64, 128)
 """Numbers of rows of the tiles that backends use for an expert."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
-"""Fractions of the data sheet's arithmetic and DRAM rates that large problems reach, fitted to the recordings of three
-backends.
-"""
+"""Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _CHAIN_CLK = 250.0
 """Clocks for 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
-"""Ratio of the most to the least popular expert's tokens, under a power law and before normalization, as in the
-recorder.
-"""
+"""Ratio of the most to the least popular expert's tokens under a power law, as in the recorder."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:

@@ -20,7 +20,7 @@ _WATCHED = ("triton", "torch")
 
 
 class LibraryWatcher(importlib.abc.MetaPathFinder):
-    """Starts the capture after the program imports Triton or torch."""
+    """Import hook that starts the capture after the program imports Triton or torch."""
 
     def __init__(self) -> None:
         self._looking = False
