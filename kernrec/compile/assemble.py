@@ -35,10 +35,8 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a program of the CUDA toolkit, or None if it is not installed.
-
-    The program is searched in NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH.
-    """
+    """Return the path of a program of the CUDA toolkit, or None if it is not installed. The program is searched in
+    NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -54,11 +52,8 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that a PTX module can be compiled for the compute capability `sm`.
-
-    Raises:
-        UsageError: The PTX ISA version of the module is too new, or the module targets a newer architecture than `sm`.
-    """
+    """Check that a PTX module can be compiled for the compute capability `sm`. Raises `UsageError` if the PTX ISA
+    version of the module is too new, or the module targets a newer architecture than `sm`."""
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
         newest = ".".join(map(str, NEWEST_ISA))

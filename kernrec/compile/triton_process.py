@@ -149,8 +149,7 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Compile the job of a request, and write the result to a folder in the format of the cache. This runs in the
-    process that `compile_apart` starts.
-    """
+    process that `compile_apart` starts."""
     imports = request["imports"]
     target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
     compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))

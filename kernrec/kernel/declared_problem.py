@@ -157,9 +157,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Return how textures and surfaces read a tensor with elements of this type, or None if the tensor's table has no
-    `texture`.
-    """
+    """Return how textures read a tensor with elements of this type, or None if its table has no `texture`."""
     from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"

@@ -188,10 +188,8 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return the constraints that follow from CUDA's limits for any launch.
-
-    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-    """
+    """Return the constraints that follow from CUDA's limits for any launch. Source: CUDA C++ Programming Guide,
+    "Technical Specifications per Compute Capability"."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

@@ -51,10 +51,8 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for the dtype and layout of `problem`.
-
-        The problem may belong to another op, if it can be expressed in the kernel's op.
-        """
+        """Return the space of a kernel for the dtype and layout of `problem`. The problem may belong to another op, if
+        it can be expressed in the kernel's op."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -135,10 +133,8 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return one variant per config, with keys from `Kernel.sample_keys`.
-
-        Profiles of one problem (`Kernel.sampled`) are stored under these keys.
-        """
+        """Return one variant per config, with keys from `Kernel.sample_keys`. Profiles of one problem
+        (`Kernel.sampled`) are stored under these keys."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -217,10 +213,8 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,).
-
-        If a tensor is too large for 32-bit indices, no config does.
-        """
+        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,). If a tensor
+        is too large for 32-bit indices, no config does."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

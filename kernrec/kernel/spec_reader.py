@@ -60,7 +60,6 @@ copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """Return the names of an op's given dimensions, of its derived dimensions, and of its tensors for any dtype."""
     if declared is not None:
         return tuple(dim.name for dim in op.dims), (), frozenset(declared["initial_values"])
     ones = {dim.name: 1 for dim in op.dims}
@@ -156,9 +155,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (the op that the spec names, None). If the spec declares its own problem, return the result of
-        `declared_problem`.
-        """
+        """Return (op that the spec names, None), or `declared_problem` if the spec declares its own problem."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

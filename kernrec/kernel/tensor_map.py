@@ -28,8 +28,7 @@ ELEMENT_TYPES = {
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
 """Number of the element type in `CUtensorMapDataType`, keyed by dtype. Dtypes without an equivalent are copied as
-bytes.
-"""
+bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,7 @@ class MapHandle:
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the map of a tensor.
-
-    Raises:
-        UsageError: The tensor has more axes than the box, or cannot have a tensor map.
-    """
+    """Return a tensor's map. Raises `UsageError` if it has more axes than the box, or cannot have a map."""
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -141,9 +136,7 @@ def _encoder() -> Any:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How a kernel reads a tensor as a texture or surface. The tensor's axes are layers, z, y, x and channels, slowest
-    first.
-    """
+    """How a kernel reads a tensor of axes layers, z, y, x, channels (slowest first) as a texture or surface."""
 
     axes: int | None = None
     """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""

@@ -47,9 +47,7 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a TOML file. `take` reads a key, and `done` raises an error if the table has keys that were not
-    read.
-    """
+    """One table of a TOML file. `take` reads a key, and `done` raises an error if keys were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
         """Open a table.
@@ -67,7 +65,6 @@ class Table:
         self.data: dict[str, Any] = data
 
     def inner(self, place: str, data: Any) -> "Table":
-        """Return a table that is nested in this one."""
         return Table(f"{self.place}: {place}", data, self.named)
 
     def error(self, message: object) -> UsageError:
@@ -179,11 +176,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers in a config's row that are not tunables.
-
-        Raises:
-            UsageError: The list does not contain the config.
-        """
+        """Return a config's numbers that are not tunables. Raises `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -191,10 +184,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return, for each column, the index of each row's value in `values`; int64 (rows,).
-
-        Rows are sorted by these indices.
-        """
+        """Return for each column the index of each row's value in `values`, int64 (rows,). They sort the rows."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}

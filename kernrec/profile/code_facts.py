@@ -21,8 +21,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
 """Probable element type of an array that PTX declares only as bytes, keyed by alignment. Other alignments stand for
-f32.
-"""
+f32."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols that a kernel may read. If the origin of an address is unknown, return all symbols in the
-    kernel's code.
-    """
+    """Return the symbols that a kernel may read: all in its code if the origin of an address is unknown."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):

@@ -98,11 +98,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the emulator's texture or surface for a tensor.
-
-    Raises:
-        UsageError: The tensor cannot be a texture or surface.
-    """
+    """Return the emulator's texture or surface for a tensor. Raises `UsageError` if that is impossible."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
@@ -128,9 +124,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Return a message if the arguments of a launch do not fit the parameters of the PTX kernel `name`. Otherwise,
-    return None.
-    """
+    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`, or None if they fit."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -172,9 +166,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return the arguments for a descriptor that is passed as a tensor map: the map, then the tensor's shape and
-    strides.
-    """
+    """Return the arguments for a descriptor passed as a tensor map: the map, then shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -186,9 +178,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the arguments for a descriptor that is passed without a tensor map. Triton passes shape and
-    strides twice.
-    """
+    """Return the arguments for a descriptor without a tensor map. Triton passes shape and strides twice."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -54,9 +54,7 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """Description of a buffer, whose content is generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or read from a NumPy
-    file (`a=@values.npy`).
-    """
+    """Description of a buffer: generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or a file (`a=@values.npy`)."""
 
     name: str
     path: Path | None = None

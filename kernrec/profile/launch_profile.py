@@ -27,15 +27,13 @@ from kernrec.util.light_dataclass import dataclass
 
 COUNTS_VERSION = 1
 """Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
-`analyze` profiles stored configs again.
-"""
+`analyze` profiles stored configs again."""
 VERSION = "version"
 """Name of the metric of a sampled launch that contains the `COUNTS_VERSION` of its counts."""
 
 Terms = Mapping[str, int]
 """Number of times that each part of a launch is executed. `block` is the number of thread blocks; each other key is a
-loop, whose value is its number of trips, summed over the grid.
-"""
+loop, whose value is its number of trips, summed over the grid."""
 
 
 class ProfileError(KernrecError):
@@ -160,7 +158,7 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
 
 
 BLOCK_BUDGET = 20_000_000
-"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
+"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class ProfileTarget:
     folder: Path | None = None
     """Folder that contains the spec's `.npy` files."""
     budget: int = BLOCK_BUDGET
-    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
+    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
 
 
 @dataclass(frozen=True)

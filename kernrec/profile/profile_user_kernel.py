@@ -215,10 +215,8 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the problem's tensors, which are created once per process.
-
-    A config may therefore read outputs that an earlier config has written.
-    """
+    """Return the problem's tensors, which are created once per process. A config may therefore read outputs that an
+    earlier config has written."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

@@ -75,8 +75,7 @@ ELEMENTS = {
 
 DRAWN_BYTES = 64 << 20
 """Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats them in the same
-memory, to save memory.
-"""
+memory, to save memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.
@@ -100,11 +99,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Return tensors with the values of `sample_tensors`.
-
-        Raises:
-            UsageError: The values need too much memory.
-        """
+        """Return the tensors of `sample_tensors`. Raises `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":

@@ -335,7 +335,6 @@ class FunctionParser:
             function.registers[name] = kind
 
     def _resolve(self, text: str) -> str:
-        """Replace each name in a text that is declared in a current scope by its unique name."""
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
