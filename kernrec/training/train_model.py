@@ -46,8 +46,7 @@ _UNKNOWN_SHARE = 0.5
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows. It has only heads with enough
-    measurements.
+    """Train a model, calibrate its intervals, and score it on held-out rows. Only heads with enough rows are trained.
 
     Raises:
         UsageError: Too few configs have a measured latency.

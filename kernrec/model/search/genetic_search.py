@@ -48,8 +48,7 @@ class GeneticSearch(ObjectiveSearch):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
-                front, and each config of a round is chosen by different random weights.
+            weights: As for `ObjectiveSearch`. In a search for a front, random exponents select each config of a round.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
