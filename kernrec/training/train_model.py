@@ -110,7 +110,6 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """Return log(measured / predicted), (N,), of latency and, if the model has a head for power, of energy."""
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]

@@ -296,7 +296,6 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe in arbitrary units, (terms, C), keyed by pipe."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {

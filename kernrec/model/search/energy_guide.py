@@ -159,7 +159,6 @@ class EnergyGuide(ObjectiveSearch):
         return mean, half
 
     def _power(self) -> PowerModel | None:
-        """Return the model of power, trained on all measured energies, or None if there are fewer than two."""
         if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])

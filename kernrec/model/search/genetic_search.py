@@ -94,7 +94,6 @@ class GeneticSearch(ObjectiveSearch):
         return list(self._expected_s)
 
     def _expected_costs(self, ran: list[int]) -> Array:
-        """Return the log costs of configs with measured latency. Energies are predicted if they were not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)

@@ -354,7 +354,6 @@ class JointPosterior:
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return both parts of the expected regret (see `_stated`) of each problem, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
