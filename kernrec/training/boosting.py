@@ -95,9 +95,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor, 0 to 1, that multiplies predicted targets (N,) for the best fit to the targets; ignore
-        NaNs.
-        """
+        """Return the factor, 0 to 1, by which predicted targets must be multiplied to fit best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)

@@ -55,9 +55,7 @@ reading errors. The power is predicted if it was not measured.
 _RANK_LOSS = 0.01
 """Rank correlation that calibrated predictions may lose at most, if their error is smaller."""
 _PRIOR_WEIGHT = 0.001
-"""Weight of the regularization toward a multiplier of 1, as a number of problems. It matters if measurements do not
-determine a multiplier.
-"""
+"""Weight of the regularization toward 1, as a number of problems. It matters if rows do not determine a multiplier."""
 _LEAST_SHARE = 0.05
 """A multiplier is fitted only if the 90th percentile of its part's fraction of the whole exceeds this value."""
 _ITERATIONS = 12
@@ -311,9 +309,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit the multipliers of P parts, (P,), to each group's parts as fractions of the measured value, (rows, P). All
-    problems have equal weights.
-    """
+    """Fit P multipliers to each group's parts of the measured value, (rows, P). All problems have equal weights."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

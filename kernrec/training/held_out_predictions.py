@@ -81,9 +81,7 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""Model and calibrations that were fitted to the measurements outside of a fold. The model is None if there are too few
-measurements. Calibrations are keyed by architecture.
-"""
+"""Model (None if there were too few rows) and calibrations by architecture, fitted to all rows outside a fold."""
 
 
 def held_out_problems(
@@ -165,9 +163,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """Return the costs by the calibrated model, keyed by quantity. Groups without calibration use the uncalibrated
-    model.
-    """
+    """Return the costs by the calibrated model, or by the uncalibrated model for groups without calibration."""
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
         for group, calibration in zip(members, calibrations, strict=True)

@@ -75,9 +75,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of the model of a single kernel, by kernel, whose corrections `RowGroup.beneath`
-    contains.
-    """
+    """Hash of the training data of a kernel's model, by kernel. `RowGroup.beneath` contains the corrections."""
 
     @property
     def models_folder(self) -> Path:
@@ -346,9 +344,7 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """Return the model inputs of the configs that have a profile and can run on a problem, and their indices in
-    `configs`.
-    """
+    """Return the model inputs of the configs that have a profile and can run on a problem, and their indices."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))

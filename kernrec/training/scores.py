@@ -32,10 +32,8 @@ def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return the fraction of configs that need not be measured to find a good config.
-
-    The configs are measured in the recommended order until the cost of a config exceeds the best cost by at most the
-    fraction `near`. The reduction is 1 - (number of measured configs) / (number of all configs).
+    """Return the fraction of configs that need not be measured, in the recommended order, to come within `near` of the
+    best.
     """
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
@@ -120,16 +118,12 @@ def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float,
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random.
+    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0.
 
     Args:
-        groups: Group of each row, (N,).
+        groups: Group of each row, (N,). All rows of a group are in the same fold.
         folds: Number of folds. If there are fewer groups than folds, each group is a separate fold.
         seed: Seed of the random assignment.
-
-    Returns:
-        The fold of each row, (N,), counted from 0. All rows of a group are in the same fold. If there is only one
-            group, all values are 0.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))

@@ -38,9 +38,7 @@ Array = np.ndarray
 _FEWEST_ROWS = 8
 """Minimum number of measured rows for training a head."""
 _TRANSFER_ROWS = 30_000
-"""Maximum number of rows that are used when GPUs or kernels are held out. It limits training time, because each fold
-needs two more models.
-"""
+"""Maximum number of rows for training and prediction when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels. If there are more GPUs or kernels, several share a fold."""
 _UNKNOWN_SHARE = 0.5
@@ -136,19 +134,16 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. The errors
-    show how well the model predicts an unmeasured problem on a new GPU or for a new kernel.
+    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
+    many rows, a random sample is used. Return log ratios (N,) by head, NaN if not predicted, and distances from the
+    training data (N,).
 
     Args:
-        data: Dataset with N rows. If there are many, a random sample of the rows is used.
+        data: Dataset with N rows.
         heads: Training data and number of trees, keyed by head.
         unit: Number of the GPU (or kernel) of each row, (N,).
         problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
         settings: Settings for growing trees.
-
-    Returns:
-        Log ratios, (N,), by head, with NaN for rows that were not predicted; and distances from the training data,
-            (N,).
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -263,7 +258,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return both models' median errors on held-out GPUs, after subtracting the mean error of a problem's configs."""
+    """Return the median errors of both models on held-out GPUs, after subtracting the mean error of each problem."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -275,7 +270,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of both models' top recommendations on held-out GPUs, as the mean over GPUs."""
+    """Return the efficiency of the top recommendation of the trained and the analytical model on held-out GPUs."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))

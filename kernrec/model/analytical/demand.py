@@ -41,10 +41,9 @@ memory. From there on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. It i
 """
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
-clocks instead of the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four
-recorded kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in
-mixbench-cuda-alt). SMs with more f64 lanes are assumed to reach their published rate, because no recording shows
-otherwise.
+clocks, not the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded
+kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt).
+SMs with more lanes are assumed to reach their published rate: no recording shows otherwise.
 """
 ISSUE_PER_CLK = 4 * 0.95
 """Warp instructions per clock that the four schedulers of an SM sustain together. The recorded kernel point in polygon
@@ -157,9 +156,7 @@ class Demand:
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array, (C, terms, quantities). The last quantity, `in_turn`, is omitted if it is always
-        zero.
-        """
+        """Return `rates` as an array (C, terms, quantities), without the last quantity (`in_turn`) if all are 0."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -274,9 +271,9 @@ class _Counts:
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Return the clocks of all stretches of the code, (terms, C), if each stretch begins when its predecessor ends.
 
-    The clocks of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The clocks
-    of memory are divided separately for each kind of load or store. The result is 0 for variants that copy data ahead
-    or use tensor cores. Their stretches are meant to overlap, and no recording shows how much they overlap.
+    The clocks of a pipe are divided among stretches in proportion to the instructions that use the pipe, and those of
+    memory by kind of load or store. The result is 0 for variants that copy data ahead or use tensor cores: their
+    stretches are meant to overlap, and no recording shows how much they overlap.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -300,9 +297,7 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe, (terms, C), keyed by pipe. The units are arbitrary, because only the
-    stretch's fraction of the work of all stretches counts.
-    """
+    """Return the work of a stretch for each pipe in arbitrary units, (terms, C), keyed by pipe."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -333,9 +328,8 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clocks of the f32 pipe. Integer multiplications also use half of the pipe's 128 lanes. Integer
-    additions, comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy
-    and ALU).
+    """Return the clocks of the f32 pipe. Integer multiplications use half of its 128 lanes. Integer additions,
+    comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
     """
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))

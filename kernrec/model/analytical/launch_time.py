@@ -83,9 +83,7 @@ class LaunchWork:
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Return work for `count` launches for the caller to fill in. A launch makes no trips of a loop whose rows stay
-        zero.
-        """
+        """Return work for `count` launches, to be filled in. A launch makes no trips of a loop whose rows stay zero."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -105,8 +103,7 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches from separate arrays, which are described in `LaunchWork.rows` unless listed
-        here.
+        """Create the work of N launches. The other arguments are rows, which `LaunchWork.rows` describes.
 
         Args:
             variants: Index of each launch's code variant, (N,).
@@ -165,9 +162,7 @@ class LaunchTime:
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the part of `core_s` in which a block waits for DRAM or fills only one pipe, and too few other blocks
-        use the other pipes, (C,).
-        """
+        """Return the part of `core_s` in which a block waits for DRAM or one pipe, and other pipes idle, (C,)."""
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
@@ -184,9 +179,7 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks that one term of a demand (an element of `Demand.rates`) adds to a block that is alone on an
-    SM, without waits for memory.
-    """
+    """Return the clocks that a term of a demand adds to a block alone on an SM, without waits for memory."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -196,9 +189,7 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Return the figures of a GPU that affect the time of a launch, as an object of the C++ engine. `core_time` and
-    `dram_time` are multipliers of a calibration.
-    """
+    """Return a GPU as an object of the C++ engine. `core_time` and `dram_time` are multipliers of a calibration."""
     figures = microarchitecture(gpu)
     return query.Device(
         gpu.boost_clock_hz,
@@ -233,11 +224,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return the additional cost of a problem's epilogue on a GPU, or None if the problem has none.
-
-    Returns:
-        Core time in seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM
-            traffic.
+    """Return the additional cost of a problem's epilogue on a GPU, or None if the problem has none: core time in
+    seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM traffic.
     """
     work = problem.definition.finishing(problem.sizes)
     if not work:

@@ -72,9 +72,8 @@ class ClockTable:
 
     clock_hz: Floats
     at_clock: Floats
-    """Figures at each clock, (4, clocks): ratio of the clock to the boost clock, power of board and leakage (W), power
-    of the clock tree at nominal voltage (W), and squared ratio of the core voltage to the core voltage at the boost
-    clock.
+    """Figures at each clock, (4, clocks): clock over boost clock, power of board and leakage (W), power of the clock
+    tree at nominal voltage (W), and square of (core voltage over core voltage at the boost clock).
     """
 
     @cached_property
@@ -154,7 +153,7 @@ class PowerModel:
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU of the catalog. `inputs` is the kind of input data, one of `INPUTS`. Raise
+        """Return the power model of a GPU of the catalog, for a kind of input data (one of `INPUTS`). Raise
         `UsageError` if there are no coefficients for the GPU's compute capability, or if the kind of input data is
         unknown.
         """
@@ -162,9 +161,7 @@ class PowerModel:
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU like `for_gpu`, with custom coefficients that have the structure of
-        `power.toml`.
-        """
+        """Return the power model like `for_gpu`, with custom coefficients that have the structure of `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -218,15 +215,12 @@ class PowerModel:
         return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage.
+        """Return the energy in joules of one event at nominal voltage. Raise `UsageError` if the event is unknown.
 
         Args:
-            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>`
-                (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
+            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one
+                FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
                 `dram.bytes`.
-
-        Raises:
-            UsageError: The event is unknown.
         """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
@@ -247,9 +241,7 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts without a power limit, (N,), at core clocks and for events per second, keyed by
-        event.
-        """
+        """Return the power in watts without a power limit, (N,), for core clocks and events per second, by event."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -278,14 +270,11 @@ class PowerModel:
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Return the costs of N launches at P operating points.
+        """Return the costs of N launches at P operating points, as arrays (P, N).
 
         Args:
             launches: Costs of the launches without a power limit, as `NominalCosts.columns` returns them, (5, N).
             points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-
-        Returns:
-            Costs with arrays (P, N).
         """
         costs = np.empty((LIMITED, len(points), launches.shape[1]))
         self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
@@ -294,15 +283,11 @@ class PowerModel:
     def limit_some(
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
-        """Compute the costs of the launches with indices `places` like `limit_launches`, and write them to `costs`, an
-        array (`LIMITED`, P, N).
-        """
+        """Write the costs of the launches `places` to `costs`, (`LIMITED`, P, N), computed like `limit_launches`."""
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return operating points, with the meaning and defaults of `apply_power_limit`, as a cached object of the C++
-        engine.
-        """
+        """Return operating points (see `apply_power_limit` for defaults) as a cached object of the C++ engine."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -338,8 +323,8 @@ class PowerModel:
             limited: Costs of the same launches under the power limit.
 
         Returns:
-            Energy in joules, (N,), keyed by part: `static`, `clock` (the clock tree), and one part for each group of
-                events. The group is the first word of the event's name, such as `issue` or `dram`.
+            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first word of events, such as
+                `issue`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}

@@ -39,9 +39,7 @@ class Spread:
     time: float
     """Half-width for a latency. It covers the common error of the kernel on the GPU and the config's own error."""
     ratio: float
-    """Half-width for the latency ratio of two configs with the same kernel, problem and GPU. It covers their own
-    errors.
-    """
+    """Half-width for the latency ratio of two configs of a kernel, problem and GPU. It covers their own errors."""
     energy: float
     """Half-width for an energy, with the same parts of the error as `time`."""
     energy_ratio: float
@@ -49,9 +47,7 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of a config's own error of latency. `ratio` covers two, which add in
-        quadrature.
-        """
+        """Return the logarithmic half-width of a config's own error. `ratio` covers two, which add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
@@ -63,12 +59,9 @@ class Spread:
 _OF_ALL = Spread(1.50, 1.39, 1.43, 1.44)
 SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
 """Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
-computed from the kernels of all regimes.
-
-The recordings are of 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
+of all recordings: 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
 expdist, eight textbook kernels, Triton's matmul in three kinds of arithmetic). If a recording does not state the clock,
-a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/prior.md` reports the coverage of
-the intervals on held-out kernels and GPUs.
+a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/prior.md` reports their coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
 without the GPU. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.

@@ -128,8 +128,8 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must undercut to be useful, (C,): the lowest measured cost, or for a
-        front the lowest cost with an energy of configs that are at least as fast.
+        """Return the log cost that each config must undercut to be useful, (C,): the lowest measured cost. For a front,
+        it is the cost of a config with the same latency and the lowest energy of any config that is at least as fast.
         """
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
@@ -145,9 +145,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return log costs of configs with measured latency, and half-widths of their intervals, (C,) each. The energy
-        is predicted if it was not measured.
-        """
+        """Return log costs of configs and half-widths of their intervals, (C,) each. Missing energies are predicted."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

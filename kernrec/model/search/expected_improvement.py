@@ -119,9 +119,7 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return positions in `scored`, the most promising config first. The first `batch` configs are chosen jointly.
-        `best` is the lowest measured log latency.
-        """
+        """Return positions in `scored`, the most promising first. `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
@@ -168,8 +166,8 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 
 class ObjectiveSearch(ABC):
     """Search of one space for the config with the best latency, energy, or combination of both. The caller first
-    reports earlier measurements. Then it repeats these steps: measure the latencies of the configs from `latency_round`
-    and report each by `tell_latency`; measure the energies of the configs from `energy_round` and report each by
+    reports earlier measurements. Then it repeatedly measures the latencies of the configs from `latency_round` and
+    reports them by `tell_latency`, and measures the energies of the configs from `energy_round` and reports them by
     `tell_energy`.
     """
 

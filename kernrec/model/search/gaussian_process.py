@@ -93,8 +93,8 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return coordinates scaled by the relevances, their covariance with the known values, (C, M), and this
-        covariance divided by the Cholesky factor, (M, C).
+        """Return coordinates scaled by the relevances, their covariance with the known values, (C, M), and the solution
+        of the Cholesky factor for this covariance, (M, C).
         """
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
@@ -125,9 +125,7 @@ def _matern(squared: Array) -> tuple[Array, Array]:
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """Return the most probable hyperparameters, given values at points, (M,), with mean 0 and variance 1. `linear` is
-    `scipy.linalg`.
-    """
+    """Return the most probable hyperparameters, given values at points, (M,), with mean 0 and variance 1."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -195,9 +193,7 @@ class SearchSpace:
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
         self.points = _points(tunables, self.log_s, self._genes)
-        """Points that represent the configs. Their distances state how different configs are. The coordinates have a
-        group for each tunable, and one for the predicted latency.
-        """
+        """Points that represent the configs, with a group for each tunable and a group for the predicted latency."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
         """Inputs of trees, (C, T + 1): logarithms of the tunables, and of the predicted latency."""
 

@@ -70,8 +70,8 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: those that cover each value of each tunable, then the others, best prediction
-        first.
+        """Return unmeasured configs: those that cover each value of each tunable, then all others. In both parts,
+        configs with better predictions come first.
         """
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
@@ -104,9 +104,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return indices of `size` children: some random ones, and those of lowest expected cost. The arguments are
-        predicted log latency and log power, (N,).
-        """
+        """Return indices of `size` children: some random children, and the children of lowest expected cost."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -149,9 +147,7 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of configs, given measured or predicted log latencies, (N,). Return zeros if
-        energy does not count or is unknown.
-        """
+        """Return predicted log power of configs with known log latencies, (N,), or zeros if energy does not count."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -162,9 +158,7 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train boosted trees to predict values (N,) from features (N, F), and return the prediction function. Configs
-        of low log cost (N,) have more weight.
-        """
+        """Train trees, with more weight on configs of low log cost, and return a function that predicts values."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}

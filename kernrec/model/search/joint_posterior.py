@@ -143,9 +143,7 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Compute the posterior from predictions and measurements. `common` is the common scale of all problems'
-        errors.
-        """
+        """Compute the posterior from predictions and measurements. `common` is the common scale of all problems."""
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -281,7 +279,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run from measurements. It is chosen only if no other contender is left."""
+        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -292,9 +290,7 @@ class JointPosterior:
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the unweighted expected regret of a problem's current choice, corrected by the record of earlier
-        regrets.
-        """
+        """Return the unweighted expected regret of a problem's choice, corrected by the record of earlier regrets."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
@@ -327,9 +323,7 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return draws of the log costs of a problem's contenders, (draws, C), without the error that all contenders
-        share.
-        """
+        """Return draws of the log costs of a problem's contenders, (draws, C), without the error that all share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)

@@ -113,9 +113,7 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the log costs of successful configs, and return mean and standard deviation of each criterion
-        for the configs `rest`, (len(rest), criteria) each.
-        """
+        """Return the trees' mean and standard deviation of each criterion for `rest`, (len(rest), criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]

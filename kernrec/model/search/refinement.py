@@ -105,7 +105,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second, except of the problems in `without`, or None if there is
+        """Return the visit with the greatest gain per second, except of problems in `without`, or None if there is
         none.
         """
         rates = self._rates(without)

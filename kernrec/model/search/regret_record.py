@@ -47,9 +47,7 @@ class RegretRecord:
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice: half the ratio of the second moment to the first
-        moment.
-        """
+        """Return the mean loss on a problem with a wrong choice: half the ratio of the second to the first moment."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:
