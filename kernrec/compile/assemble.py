@@ -64,11 +64,10 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """Assemble PTX text and return it with its machine code and the resources of its kernels on `sm`.
+    """Assemble PTX text for `sm`, and return it with the resources of its kernels.
 
-    If no assembler is installed, `Compiled.cubin` is empty and the resources are estimates.
-
-    If the assembler is too old for the PTX ISA version, the PTX is assembled again with the assembler's own version.
+    Without an assembler, `cubin` is empty and the resources are estimates. If the assembler is too old for the PTX ISA
+    version, the PTX is assembled again with the assembler's own version.
 
     Raises:
         CompileError: The assembler refuses the PTX.
@@ -107,14 +106,8 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Assemble PTX with `ptxas`, and return the exit status, the output and the machine code.
-
-    Args:
-        target: Architecture, such as `sm_90a`.
-
-    Raises:
-        CompileError: The assembler exceeds its time limit. The exit status reports other failures.
-    """
+    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`. Raises `CompileError` on a
+    timeout; the exit status reports other failures."""
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")

@@ -203,8 +203,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the number of copies of each basic block in machine code, and the blocks that have a machine
-        instruction."""
+        """Return the copies of each basic block in machine code, and the blocks that have a machine instruction."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

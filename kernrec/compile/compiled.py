@@ -122,14 +122,12 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling the source again would fail again: not if the compiler crashed or a header was
-        missing."""
+        """Return whether a second attempt would fail: not if the compiler crashed or a header was missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header. The error is not cached: the user may
-    install it."""
+    """A source includes a file that is not an installed CUDA header. Not cached: the user may install it."""
 
     lasting = False
 

@@ -48,15 +48,12 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Check that a source includes headers only by plain names.
+    """Raise `UsageError` if a source may open a file other than a header by its plain name.
 
     Args:
         source: CUDA C++ or PTX.
         name: Name of the source in messages.
         headers: Names that may also be included in quotes, because they are in the folders of CUDA's headers.
-
-    Raises:
-        UsageError: The source may open another file.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():

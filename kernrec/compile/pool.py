@@ -131,8 +131,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield jobs with their cached results, and the other jobs in groups of at most `most` that are compiled
-    together."""
+    """Yield jobs with cached results, and the others in groups of at most `most` that are compiled together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current group, which have the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -221,8 +220,7 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its limit. If it only waited for a processor, postpone the
-        deadline."""
+        """Return whether the first job has used up its limit. If it waited for a processor, postpone the deadline."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -292,14 +290,10 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal, so that only their parent
-    reacts.
+    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal. Only their parent reacts.
 
-    These processes also import nothing from the working folder. Windows has no signal masks, so no signal is blocked
-    there.
-
-    Args:
-        context: Start method of the processes.
+    They also import nothing from the working folder. Windows has no signal masks, so no signal is blocked there.
+    `context` is the start method of the processes.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):

@@ -95,8 +95,7 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with one `together_key` in order. Yield None before several are compiled
-        together."""
+        """Yield the results of jobs with one `together_key` in order, and None before several are compiled at once."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:

@@ -98,10 +98,7 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """Convert PTX of `compile_triton` for a launch by the CUDA driver: replace its static shared memory by dynamic
-    memory.
-
-    The launch can then request more than 48 KB of shared memory per block.
+    """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
         CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.

@@ -26,9 +26,8 @@ _LIMIT_S = 60.0  # Seconds for loading a file and computing the grids of all con
 _PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
-"""Description of a Triton function. Keys: `parameters` (a list of tables), `configs` (a list of tables with
-`constants`, `options` and `grid`), `key` (cache key of the code) and `files` (digests of the files that the description
-depends on)."""
+"""Description of a function. Keys: `parameters` (tables), `configs` (tables with `constants`, `options` and `grid`),
+`key` (cache key of the code) and `files` (digests of the files on which the description depends)."""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:

@@ -1,7 +1,4 @@
-"""Find the installed version of Triton without importing Triton.
-
-An import takes a second, so only worker processes import it.
-"""
+"""Find the installed version of Triton without importing it, because an import takes a second."""
 
 import os
 import sys

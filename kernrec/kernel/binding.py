@@ -81,12 +81,10 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order.
+    """Return the launches that run `config` on `problem`, in order. A launch is omitted if its `when` is false.
 
-    A launch is omitted if its condition `when` is false.
-
-    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently. This
-    function does not check whether the config can run on the GPU; `Kernel.misfit` does.
+    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently.
+    `Kernel.misfit` checks whether the config can run on the GPU.
 
     Raises:
         UsageError: The kernel does not have this config or does not implement this problem, or a number is out of

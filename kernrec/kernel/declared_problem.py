@@ -66,10 +66,7 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Read the `[problem]` table of the kernel `name`.
-
-    Returns:
-        The op that the table declares, which only this kernel implements, and further fields for `Kernel`.
+    """Return the op that the `[problem]` table of the kernel `name` declares, and further fields for its `Kernel`.
 
     Raises:
         UsageError: The table cannot be read.

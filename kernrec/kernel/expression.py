@@ -76,13 +76,10 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value of the expression.
-
-        The value is an array if the value of a name in the expression is an array. Otherwise, it is a Python scalar.
+        """Return the value: an array if the value of any name in the expression is an array, else a Python scalar.
 
         Args:
-            names: Value of each name: an integer, a float, text or an array. Names that the expression does not use are
-                ignored.
+            names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
 
         Raises:
             UsageError: A name has no value, or an operation does not accept its operand.

@@ -1,7 +1,4 @@
-"""Read a `[[launch]]` table of a `kernel.toml`.
-
-Error messages are one line with the file and the key.
-"""
+"""Read a `[[launch]]` table of a `kernel.toml`. Error messages are one line with the file and the key."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -90,14 +90,9 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that implement an op for a dtype and layout on the architecture `sm`. There may be
-    none.
+    """Return the CUDA C++ kernels of an op (in any spelling) for a dtype, layout and sm_`sm` (None for any), if any.
 
-    A constraint of a returned kernel may still exclude the architecture (see `Kernel.runs_on`).
-
-    Args:
-        op: Name of the op, in any spelling that `find_op` accepts.
-        sm: Compute capability, or None for any.
+    A constraint of a returned kernel may still exclude the architecture (`Kernel.runs_on`).
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)

@@ -158,11 +158,9 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
-    """Return the text of a file.
+    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
 
     Args:
-        place: Name of the file in error messages.
-        most_bytes: Maximum size of the file.
         errors: What to do with bytes that are not UTF-8, as in `bytes.decode`.
     """
     try:
@@ -227,9 +225,7 @@ class CompileFlags:
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file.
-
-    The flags that the user states come first, then those in the file's `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: first the user's, then those in its `compile_commands.json`.
 
     Args:
         source: The file.

@@ -155,12 +155,7 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Split constraints by whether they depend on the dimensions of a problem.
-
-        Returns:
-            The constraints without problem dimensions, each with the number of tunables that need a value before the
-            constraint can be checked; and the other constraints.
-        """
+        """Return the constraints without problem dimensions, with the number of tunables they need, and the others."""
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -197,14 +192,8 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression: an array, or a scalar if the value is the same in all rows.
-
-        Args:
-            rows: Rows for which to return values, or None for all.
-
-        Raises:
-            UsageError: The problem has no value for a name, or an operation does not accept its operands.
-        """
+        """Return the values of an expression in `rows` (None for all): an array, or a scalar if all are equal. Raises
+        `UsageError` if the problem has no value for a name, or an operation does not accept its operands."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:

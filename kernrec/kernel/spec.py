@@ -304,21 +304,13 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of many variants.
-
-        Args:
-            values: For each variant, the values of `compile_time_tunables`.
-        """
+        """Return the `variant_key` of many variants, given their values of `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the keys (16 hex digits) under which the profiles of configs on one problem are stored.
-
-        Args:
-            configs: For each config, the values of all tunables.
-            problem_key: Key of the problem.
-        """
+        """Return the keys (16 hex digits) of the profiles of configs on one problem. `configs` contains the values of
+        all tunables of each config."""
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 

@@ -104,16 +104,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Encode the map of a tensor, and write it to memory.
-
-    Args:
-        handle: The map.
-        address: Address of the tensor.
-        target: Address of the 128 bytes that receive the encoded map.
-
-    Raises:
-        KernrecError: The driver refuses the map.
-    """
+    """Write the encoded map of a tensor at `address` to 128 bytes at `target`. Raises `KernrecError` on failure."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(
@@ -152,15 +143,8 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the extents of the image (x first) and its number of layers.
-
-        Args:
-            name: Name of the tensor.
-            shape: Shape of the tensor.
-
-        Raises:
-            UsageError: A tensor of this shape cannot be such an image.
-        """
+        """Return the extents (x first) and the number of layers of the image that the tensor `name` of this shape is.
+        Raises `UsageError` if a tensor of this shape cannot be such an image."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} is not its {self.channels} channels")

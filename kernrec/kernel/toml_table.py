@@ -50,13 +50,7 @@ class Table:
     """One table of a TOML file. `take` reads a key, and `done` raises an error if keys were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table.
-
-        Args:
-            place: Name of the table in messages.
-            data: Content of the table.
-            named: Set that receives the names that the file's expressions use.
-        """
+        """Open a table that messages call `place`. `named` receives the names in the file's expressions."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -106,14 +100,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse an expression that is the value of a key, or a part of that value.
-
-        Args:
-            key: The key.
-            text: Text of the expression.
-            names: Names that the expression may use.
-            noun: Word for such a name in messages.
-        """
+        """Parse `text`, the expression under a key. It may use `names`, each of which messages call a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -197,15 +184,8 @@ class ConfigList:
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Read the `[configs]` table of a spec, or return None if there is none.
-
-    Args:
-        top: The spec.
-        values: Values of each tunable, keyed by name.
-
-    Raises:
-        UsageError: The table does not fit the tunables.
-    """
+    """Read the `[configs]` table of the spec `top`, or return None if there is none. `values` maps each tunable to its
+    values. Raises `UsageError` if the table does not fit the tunables."""
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None

@@ -58,12 +58,8 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since the previous request of the same unit. If there was none,
-    the number is very large.
-
-    Args:
-        units: Requested unit, such as a sector or a cache line, of each request in order.
-    """
+    """Return, for each requested unit (a sector or line), the number of requests since its previous request, or a very
+    large number if there was none."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -113,13 +109,8 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `run.read` and `run.write` of a block. For each axis in `neighbors`, also yield each metric
-    with the axis as a suffix.
-
-    Args:
-        trace: Requests of the block.
-        neighbors: Requests of the next block along each axis.
-    """
+    """Yield the metrics `run.read` and `run.write` of a block, each also with the suffix `.<axis>` for each axis along
+    which `neighbors` has the requests of the next block."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):

@@ -75,11 +75,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a bound launch to the emulator's form.
-
-    Args:
-        entry: Name of the kernel in the PTX, where it may be mangled.
-    """
+    """Convert a bound launch to the emulator's form. `entry` is the (mangled) name of the kernel in the PTX."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -139,16 +135,14 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Add to a launch everything that Triton's launcher passes: scratch memory, and tensor maps for descriptors.
-
-    A launch that needs neither is returned unchanged.
+    """Add scratch memory and tensor maps for descriptors to a launch. If it needs neither, return it unchanged.
 
     Args:
-        launch: launch with the function's own arguments. Each descriptor is represented by the name of its tensor.
+        launch: Launch with the function's own arguments. A descriptor is represented by the name of its tensor.
         ptx: PTX with the comment that describes what the launcher passes (`kernrec.compile.triton_launcher`).
 
     Raises:
-        KernrecError: the launch has other descriptors than the compiled code.
+        KernrecError: The launch has other descriptors than the compiled code.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:

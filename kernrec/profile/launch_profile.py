@@ -115,11 +115,7 @@ class LaunchProfile:
     """Name and version of the compiler, as in `Compiled.compiler`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile.
-
-        Args:
-            variant: Values that `variant_key` identifies.
-        """
+        """Return the database row of this profile. `variant` contains the values that `variant_key` identifies."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,

@@ -198,7 +198,7 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the profiles of variants as they become available.
+    """Yield the database rows of each variant's profiles, or failures, as they become available.
 
     If a variant cannot be profiled, only this variant and variants with the same code fail.
 
@@ -206,9 +206,6 @@ def profile_variants(
         stored: (variant key, architecture) pairs whose profiles are already stored.
         processors: Processors for compiling and emulating, or a number of processes on this machine.
         timeout_s: Time limit of one compilation in seconds.
-
-    Yields:
-        The database rows of one variant, or a failure.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:

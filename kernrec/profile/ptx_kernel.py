@@ -204,13 +204,10 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the name in the PTX of a kernel. If `entry` is None, return the name of the module's only kernel.
-
-    Args:
-        entry: Name of the kernel in C++ or PTX, or None.
+    """Return the name in the PTX of the kernel `entry` (its C++ or PTX name), or of the only kernel if `entry` is None.
 
     Raises:
-        UsageError: the kernel does not exist, or `entry` is None and there are several kernels.
+        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:

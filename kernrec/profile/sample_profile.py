@@ -297,12 +297,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate blocks, and return their event counts and how often each warp executed each basic block.
+    """Emulate blocks. Return their counts, and how often each warp ran each basic block, (basic blocks, warps).
 
-    If blocks belong to a cluster, the whole cluster is emulated, and each block counts as the cluster's average block.
-
-    Returns:
-        Counts by metric, and executions of each basic block by each warp of a block; (basic blocks, warps).
+    If blocks are in clusters, whole clusters are emulated, and each block counts as its cluster's average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)

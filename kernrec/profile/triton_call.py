@@ -277,13 +277,8 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return how the launch passes a parameter.
-
-        Returns:
-            The argument of the launch (an empty text for a constant), Triton's type of the parameter if it differs from
-            the argument's type (otherwise an empty text), and whether Triton knows that the argument is a multiple of
-            16.
-        """
+        """Return the argument of the launch (empty for a constant), Triton's type (empty unless special), and whether
+        Triton knows that the argument is a multiple of 16."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:

@@ -60,15 +60,12 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the total clocks or waits of the slowest warp of each phase.
-
-    All warps wait for the slowest warp at the barrier that ends a phase. The result is the sum over the phases of the
-    maximum over the warps.
+    """Return the clocks or waits of the slowest warp of each phase, summed over the phases.
 
     Args:
-        function: the kernel.
-        pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
-        by_warp: for each piece, the clocks or waits of each warp, (warps,).
+        function: The kernel.
+        pieces: Basic blocks of the kernel. Blocks that the assembler merges form one group.
+        by_warp: For each piece, the clocks or waits of each warp, (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}

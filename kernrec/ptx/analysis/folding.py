@@ -87,14 +87,12 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function, which must not contain calls.
-
-    The machine instructions of a PTX instruction that is removed or combined with another are empty.
+    """Return the machine instructions of each PTX instruction of a function without calls: none if it is folded.
 
     Args:
-        function: the function.
-        def_use: writers and readers of the function's registers.
-        divergent: registers that may differ between the threads of a warp.
+        function: The function.
+        def_use: Writers and readers of its registers.
+        divergent: Registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 
@@ -296,9 +294,7 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the machine instructions that move a literal factor of IMAD.WIDE to a register, once per basic block.
-        IMAD.WIDE accepts only one constant operand. If its base is also a constant, the factor must be in a register.
-        """
+        """Return the cost of moving a literal factor to a register, once per block: IMAD.WIDE accepts one constant."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)

@@ -199,12 +199,11 @@ _WGMMA_COLUMNS_PER_CLK = 2
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum number of clocks that a warp needs for a basic block.
+    """Return the minimum clocks of a warp in a basic block: its longest dependency chain, but at least one per
+    instruction.
 
-    This is the latency of the longest dependency chain, but at least one clock per instruction.
-
-    Loads from global memory count as 0 clocks, because their latency depends on the caches. `dependence.load_depths`
-    counts these loads.
+    Loads from global memory count as 0 clocks, because their latency depends on the caches (`dependence.load_depths`
+    counts them).
     """
     ready: dict[str, int] = {}  # register -> clock at which its value is available
     last, issued = 0, 0

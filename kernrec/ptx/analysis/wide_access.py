@@ -138,12 +138,7 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Group accesses that together cover 16 aligned bytes or, if that is not possible, 8 aligned bytes.
-
-    Args:
-        accesses: Accesses with the same address register.
-        base: Known low bits of the address register.
-    """
+    """Yield groups of accesses that cover 16, or else 8, aligned bytes. `base` is what is known of the address."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):

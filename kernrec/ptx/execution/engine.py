@@ -1,7 +1,4 @@
-"""Run launches in the compiled engine (`engine/`).
-
-The kernel is decoded here, and passed to the engine as flat arrays.
-"""
+"""Run launches in the compiled engine (`engine/`), to which a decoded kernel is passed as flat arrays."""
 
 import os
 import re

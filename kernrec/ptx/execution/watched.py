@@ -41,15 +41,10 @@ class Touched:
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the number of additional bytes that the next block moves.
+        """Return the additional bytes that the next block, `other`, moves if later blocks follow the same pattern.
 
-        The blocks after it are assumed to continue the pattern of these two blocks.
-
-        Where the next block continues a run of words of this block, it moves only its own bytes, even if it starts
-        within a sector. Elsewhere, it moves whole sectors.
-
-        Args:
-            other: Words that the next block accesses.
+        Where it continues a run of words of this block, it moves only its own bytes, even if it starts within a sector.
+        Elsewhere, it moves whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]

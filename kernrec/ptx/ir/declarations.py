@@ -1,7 +1,4 @@
-"""Parse the declarations of variables in PTX (PTX ISA, section 5).
-
-A declaration states the state space, type, alignment, size and initial values of a variable.
-"""
+"""Parse declarations of variables in PTX: state space, type, alignment, size, initial values (PTX ISA, section 5)."""
 
 import re
 import struct

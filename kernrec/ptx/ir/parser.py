@@ -180,12 +180,7 @@ class _ModuleParser:
 
 
 def _function(header: str, line: int) -> Function:
-    """Return the function that a header declares, without a body.
-
-    Args:
-        header: Text of the header.
-        line: Number of its first line.
-    """
+    """Return the function that a header declares, without a body. `line` is the number of the header's first line."""
     match = _FUNCTION.match(header)
     if match is None:
         raise ValueError(f"cannot read the function header {' '.join(header.split())[:60]!r}")
