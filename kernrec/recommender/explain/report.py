@@ -25,8 +25,7 @@ _WORTH = 0.002
 """Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
 """Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
-not shown.
-"""
+not shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -77,9 +76,7 @@ def what_if(
     All values are estimates for the changed config. They do not come from rules.
 
     Args:
-        candidates: candidates of a single kernel.
         position: index of the candidate to change.
-        point: index of the operating point.
         objective: `energy`, `latency` or `edp`.
         top: maximum number of changes.
     """
@@ -125,12 +122,8 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return latency and energy of all candidates, (points, C) each, corrected so that they can be compared with one
-    candidate.
-
-    If that candidate was measured, predictions for candidates that were not measured are multiplied by the ratio of its
-    measured costs to its predicted costs.
-    """
+    """Return latency and energy of all candidates, (points, C) each. If the candidate at `position` was measured, scale
+    the predictions of other candidates by its ratio of measured to predicted costs."""
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -163,9 +156,8 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is
-    not now.
-    """
+    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is not
+    now."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -175,8 +167,7 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 def roof_share(subject: Explanation) -> float:
     """Return the fraction of the roofline's speed that a config reaches, assuming only the compulsory memory
-    traffic.
-    """
+    traffic."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
@@ -200,8 +191,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 def recommended(request: Request, context: Context) -> Recommendation:
     """Return the top recommendation for an op, which is explained by default. It raises the same errors as
-    `explainable`.
-    """
+    `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -215,7 +205,6 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
 
     Args:
         request: request that names an op or a kernel.
-        context: databases and models.
         best: result of `recommended`, if the request names an op. Its kernel is used. None to compute it if needed.
 
     Raises:
@@ -252,10 +241,8 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
     """Return the index of the best candidate among those with given values of some tunables.
 
     Args:
-        candidates: candidates of a single kernel.
         tunables: values of some tunables, keyed by name.
         objective: `latency`, `energy` or `edp`.
-        point: index of the operating point.
 
     Raises:
         UsageError: a tunable or a value is unknown, or no candidate has these values.
@@ -313,8 +300,7 @@ class Report:
     @property
     def difference(self) -> dict[str, float]:
         """Relative change of each figure from the other config to the explained one; empty if there is no other
-        config.
-        """
+        config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -338,7 +324,6 @@ def report(
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
-        context: databases and models.
         config: values of some tunables.
         against: values of some tunables for the config with which to compare; None for no comparison.
         top: maximum number of recommended changes.
