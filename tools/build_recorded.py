@@ -239,7 +239,6 @@ def _rounded(value: float) -> float:
 
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
-    """Yield each recorded row of serving backends with the columns that all ops share."""
     file = f"serving_{name}"
     columns = f"* REPLACE ({power_of(file)} AS {POWER})"
     for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):

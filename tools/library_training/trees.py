@@ -146,15 +146,13 @@ _DIFFERENT = 1.1
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's problem.
-    Rows of other GPUs, and rows outside the first `folds` of the five folds, are NaN."""
+    """Return log(measured / predicted), (N,), of trees trained without the row's problem. Other GPUs have NaN."""
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's size. A
-    fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN."""
+    """Return log(measured / predicted), (N,), of trees trained without the row's size; NaN for other rows."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
