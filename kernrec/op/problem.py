@@ -165,14 +165,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all dimensions, given and derived, keyed by name.
-
-        Args:
-            sizes: all given dimensions, including defaults.
-
-        Raises:
-            UsageError: The dimensions are inconsistent.
-        """
+        """Return all dimensions, given and derived, keyed by name. Raises `UsageError` if they are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names

@@ -210,17 +210,8 @@ def floors_and_work(table: Table) -> dict[str, Any]:
 
 
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """Fit `floor + ratio * work` to the times of calls.
-
-    The mean absolute logarithmic error is minimized.
-
-    Args:
-        latency_s: Times of calls in seconds, (N,).
-        work_s: Work of the calls on the GPU according to the bound, in seconds, (N,).
-
-    Returns:
-        The floor in seconds, and the ratio.
-    """
+    """Fit `floor + ratio * work` to times of calls (N,) and their work (N,), in seconds, by mean absolute logarithmic
+    error. Return the floor and the ratio."""
     errors = [
         (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
         for floor in _FLOORS

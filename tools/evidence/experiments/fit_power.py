@@ -108,12 +108,8 @@ class Predictor:
     def changed(
         self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
     ) -> np.ndarray:
-        """Return a copy of `watts` with new predictions for GPUs of some architectures.
-
-        Args:
-            coefficients: Coefficients to predict with.
-            architectures: Architectures, such as `sm_80`, or None for all.
-        """
+        """Return a copy of `watts` with new predictions for GPUs of some architectures, such as `sm_80` (None for
+        all)."""
         watts = watts.copy()
         for batch in self._batches:
             if architectures is None or f"sm_{batch.gpu.sm}" in architectures:

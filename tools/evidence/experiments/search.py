@@ -143,12 +143,7 @@ def _shuffled(count: int, seed: int) -> Trace:
 def guided(
     space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
 ) -> Trace:
-    """Return the trace of a search by expected improvement.
-
-    Args:
-        predicted: Predicted cost of each config, (C,), or None.
-        measured: Function that simulates a measurement of a config.
-    """
+    """Return the trace of a search by expected improvement. `measured` simulates a measurement of a config."""
     draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
     seen: list[int] = []
     values: list[float] = []

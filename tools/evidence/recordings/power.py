@@ -183,14 +183,8 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """Return the event rates of a library's bf16 matmul with 128 x 256 tiles, in which each warpgroup computes 64 rows.
-
-    Args:
-        shape: Sizes (m, n, k).
-        seconds: Time of the matmul.
-        sharing: Number of blocks that share one read of a tile from L2, as in Hopper's thread block clusters.
-        reads: How often each tensor passes between L2 and DRAM.
-    """
+    """Return the event rates of a library's bf16 matmul with 128 x 256 tiles and 64 rows per warpgroup. `sharing`
+    blocks share one read of a tile from L2. Each tensor passes between L2 and DRAM `reads` times."""
     m, n, k = shape
     rows_done = -(-m // 64) * 64
     tile_m = min(128, rows_done)
@@ -212,11 +206,8 @@ def misread(m: Any, latency_s: Any) -> np.ndarray:
 
 
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
-    """Yield bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
-
-    Args:
-        wrong: Whether to return the rows with wrong power instead of the other rows.
-    """
+    """Yield a serving backend's bf16 matmuls on an H200, at the highest clock unless the limit is reached. If `wrong`,
+    yield the rows with wrong power instead."""
     rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
     doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
     for row, is_wrong in zip(rows, doubted.tolist(), strict=True):
@@ -241,13 +232,8 @@ def tf32_limits(data: Path) -> Iterator[Load]:
 
 
 def tf32_counts(products: float) -> dict[str, float]:
-    """Return the event counts of the recorded TF32 matmul.
-
-    Its tiles are 64 x 64 x 32, the part of a warp is 32 x 32, and the instructions are 16 x 8 x 8.
-
-    Args:
-        products: Number of multiplications.
-    """
+    """Return the event counts of the recorded TF32 matmul with `products` multiplications. Its tiles are 64 x 64 x 32,
+    the part of a warp is 32 x 32, and the instructions are 16 x 8 x 8."""
     return {
         "mma.tf32": 2 * products,
         "issue.mma": products / 1024,

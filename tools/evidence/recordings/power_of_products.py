@@ -114,13 +114,8 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Compare each power with the powers of its neighbors: the next smaller and larger m with the same n and k.
-
-    Only neighbors that take about the same time are compared.
-
-    Returns:
-        The weight of each power in a fit, and whether the power is wrong, (N,) each.
-    """
+    """Return the weight of each power in a fit, and whether it is wrong, (N,) each, by comparison with the next smaller
+    and larger m with the same n and k, if they take about the same time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25

@@ -50,11 +50,8 @@ class RecordedProblem:
 
 
 def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
-    """Return the number of recorded problems of a GPU, and the rows of each problem with enough profiled configs.
-
-    Args:
-        fewest: Minimum number of profiled configs of a problem.
-    """
+    """Return the number of recorded problems of a GPU, and the rows of each problem with at least `fewest` profiled
+    configs."""
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
     return len(problems), [group for group in groups if group is not None]
@@ -71,12 +68,8 @@ def rows_of(problem: Problem) -> str:
 def sampled_problems(
     data: Path, gpu: str, count: int, fewest: int = FEWEST
 ) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
-    """Yield a sample of a GPU's problems, each with its profiles, its profiled configs, and their times in seconds.
-
-    Args:
-        count: Number of problems per data type. The sample depends only on the problems.
-        fewest: Minimum number of profiled configs of a problem.
-    """
+    """Yield `count` problems of a GPU per data type, each with profiles, profiled configs (at least `fewest`), and
+    times in seconds. The sample depends only on the problems."""
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
     for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
