@@ -106,7 +106,7 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). Without limits or clocks, the GPU keeps its own."""
+    """Return every combination of a power limit (W) and a clock (Hz). By default, the GPU keeps its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 

@@ -34,7 +34,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' costs with their costs at the start of the session or after the last drift."""
+    """Comparison of the reference kernels' costs with those at the start of the session or after the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
@@ -126,7 +126,7 @@ class DeviceSession:
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker, open the device, probe its sensors unless a probe is cached, and return notes for the user."""
+        """Start the worker, open the device, probe its sensors if no probe is cached, and return notes for users."""
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -221,7 +221,7 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the seconds after which a measurement, including its energy windows, is stopped by killing the worker."""
+        """Return the seconds, including energy windows, after which the worker is killed during a measurement."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s

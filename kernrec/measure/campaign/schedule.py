@@ -167,5 +167,5 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """Return a random order in which to measure `count` configs `rounds` times. Each round measures every config once."""
+    """Return a random order in which to measure `count` configs `rounds` times. A round measures each config once."""
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]
