@@ -157,8 +157,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems. There are no predictions, so the search learns only from
-    measurements.
+    """Plan the measurements of recorded problems, whose configs have no predictions.
 
     Args:
         recordings: Names and recordings of problems.

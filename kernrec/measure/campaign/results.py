@@ -179,8 +179,7 @@ class ProblemHistory:
         """Return how many measurements of a config count in the given tiers, or in all tiers if none is given.
 
         If only one session has measured the config, measurements of blocks that never ended do not count, so the config
-        is
-        measured again. Otherwise all count, so that runs that are repeatedly cut short make progress.
+        is measured again. Otherwise all count, so that runs that are repeatedly cut short make progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2
@@ -190,8 +189,7 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median cost (`latency_s` or `energy_j`) of a config's successful measurements, or None without
-        any.
+        """Return the median cost of a config's successful measurements, or None if the cost was never measured.
 
         Args:
             key: Key of the config.

@@ -89,10 +89,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs that may be on the Pareto front. `ran` maps the index of each config that ran to its
-        latency in
-        seconds.
-        """
+        """Return the configs that may be on the Pareto front. `ran` holds seconds per launch, keyed by config index."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
