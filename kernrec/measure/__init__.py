@@ -10,7 +10,7 @@
     worker/     the process that owns the GPU, and its client, which restarts the process after a crash
     protocol/   measuring one config: correctness, latency, energy, drift, and the probe of the sensors
     device/     CUDA GPUs, and simulated GPUs that replay recordings or fail on demand
-monitor.py  recording of a GPU's sensors while another program runs
+    monitor.py  recording of a GPU's sensors while another program runs
 
 A measurement is reported as done only once it is in the journal on disk.
 """
