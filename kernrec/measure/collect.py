@@ -121,9 +121,7 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Open the journal, move rows of interrupted runs to the database, and yield the journal and the number of moved
-    rows.
-    """
+    """Move rows of interrupted runs to the database. Yield the open journal and the number of moved rows."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))

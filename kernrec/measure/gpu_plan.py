@@ -52,9 +52,7 @@ class Survey:
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Create a survey of the subject's problems. `kernels` returns the kernels of a problem with measurable
-        configs.
-        """
+        """Create a survey of problems. `kernels` returns the kernels of a problem with measurable configs."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
         # problems by op and kernel; problems with the fewest draws come first

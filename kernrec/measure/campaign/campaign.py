@@ -88,9 +88,7 @@ class _Phase:
 
 
 class Campaign:
-    """Campaign on one device. `run` may be called once. `results` contains the results so far, even if `run` ended
-    early.
-    """
+    """Campaign on one device. `run` may be called once. `results` grows during the run."""
 
     def __init__(
         self,
@@ -139,9 +137,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield each problem, a list with the next problem (if known), and the number of problems left, including this
-        one.
-        """
+        """Yield each problem, a list with the next one (if known), and the number of problems left with this one."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -234,9 +230,7 @@ class Campaign:
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen at most `most` configs before `until_s`, and return the measurements to repeat because the GPU
-        drifted.
-        """
+        """Screen up to `most` configs before `until_s`. Return the measurements to repeat because of drift."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
@@ -282,9 +276,7 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove and return the first measurement whose code is compiled. If there is none, wait a little and return
-        None.
-        """
+        """Remove and return the first measurement whose code is compiled, or wait a little and return None."""
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):

@@ -62,9 +62,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return the compiled variant of a task, or None if it is not compiled yet. Raise the error of a failed
-        compilation.
-        """
+        """Return the compiled variant of a task, or None if it is not compiled yet. Raise the compiler's error."""
         with self._changed:
             if self._error is not None:
                 raise self._error

@@ -178,9 +178,7 @@ class Waiting:
 
     measurements: int
     holder: str | None
-    """Process that is writing to the database, such as `PID 123 since ...`; None if there is none, so that the next
-    campaign must store the measurements.
-    """
+    """Process that is writing to the database, such as `PID 123 since ...`, or None if there is none."""
 
 
 def waiting_measurements(database: Path) -> Waiting:

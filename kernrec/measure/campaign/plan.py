@@ -236,17 +236,13 @@ class _Ranking:
     order: list[tuple[float, int, int]]
     """Predicted seconds (or a huge number), index of the kernel, and row in the kernel's space of each config."""
     baseline: dict[str, int] | None
-    """First config that can run (with a profile, if any has one), whose output others must reproduce; None with a
-    reference.
-    """
+    """Config whose output others must reproduce (the first that can run, if possible with a profile), or None."""
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank the configs of all kernels that compute a problem, or of the kernel `only`. Raise `UsageError` if there
-        are none.
-        """
+        """Rank the configs of all kernels that compute a problem, or of `only`. Raise `UsageError` without any."""
         from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not

@@ -131,7 +131,7 @@ class ProblemResult:
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Merge the visits to the same problem into one result per problem, with `earlier` as before the first visit."""
+    """Merge the visits to each problem into one result. `earlier` counts measurements before the first visit."""
     merged: dict[tuple[str, str], ProblemResult] = {}
     for each in results:
         before = merged.setdefault((each.name, each.problem), each)

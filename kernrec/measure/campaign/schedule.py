@@ -33,9 +33,7 @@ class Schedule:
     """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Create a schedule. The random generator `draw` serves only this problem: choices do not depend on other
-        problems.
-        """
+        """Create a schedule. `draw` serves only this problem, so that choices do not depend on other problems."""
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
         self._history = history
@@ -48,9 +46,7 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return the configs to screen, first those of blocks that never ended, and how many to measure before the next
-        call.
-        """
+        """Return the configs to screen, first those to repeat, and how many to measure before the next call."""
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
         of_open_blocks = [
@@ -72,9 +68,7 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the next coarse energy measurements: only a few at a time with `EnergyRule.GUIDE`, none if all are
-        made.
-        """
+        """Return the next coarse energy measurements; with `EnergyRule.GUIDE`, only a few at a time."""
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
             return []

@@ -147,9 +147,7 @@ _NAN, _ODD = 0xFF, 0xA5
 
 
 class ProblemBuffers:
-    """Tensors of a prepared problem in GPU memory. Launches use several copies in turn, so that L2 does not hold old
-    data.
-    """
+    """Tensors of a problem in GPU memory. Launches use several copies in turn, so that L2 holds no old data."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
         """Allocate the tensors with their `initial` contents on the host. `l2_bytes` determines how many copies."""

@@ -114,9 +114,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the columns of a row that describe the device. `idle_w` is its idle power in watts, None if not
-        measured.
-        """
+        """Return the device's columns of a row. `idle_w` is the idle power in watts, None if not measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,

@@ -210,9 +210,7 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait for the
-        result.
-        """
+        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
