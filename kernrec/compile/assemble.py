@@ -35,10 +35,8 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a program of the CUDA toolkit, or None if it is not installed.
-
-    The program is searched in NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH.
-    """
+    """Return the path of a program of the CUDA toolkit, or None if it is not installed. The program is searched in
+    NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -54,11 +52,8 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that a PTX module can be compiled for the compute capability `sm`.
-
-    Raises:
-        UsageError: The PTX ISA version of the module is too new, or the module targets a newer architecture than `sm`.
-    """
+    """Check that a PTX module can be compiled for the compute capability `sm`. Raises `UsageError` if the PTX ISA
+    version of the module is too new, or the module targets a newer architecture than `sm`."""
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
         newest = ".".join(map(str, NEWEST_ISA))
@@ -69,11 +64,10 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """Assemble PTX text and return it with its machine code and the resources of its kernels on `sm`.
+    """Assemble PTX text for `sm`, and return it with the resources of its kernels.
 
-    If no assembler is installed, `Compiled.cubin` is empty and the resources are estimates.
-
-    If the assembler is too old for the PTX ISA version, the PTX is assembled again with the assembler's own version.
+    Without an assembler, `cubin` is empty and the resources are estimates. If the assembler is too old for the PTX ISA
+    version, the PTX is assembled again with the assembler's own version.
 
     Raises:
         CompileError: The assembler refuses the PTX.
@@ -112,14 +106,8 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Assemble PTX with `ptxas`, and return the exit status, the output and the machine code.
-
-    Args:
-        target: Architecture, such as `sm_90a`.
-
-    Raises:
-        CompileError: The assembler exceeds its time limit. The exit status reports other failures.
-    """
+    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`. Raises `CompileError` on a
+    timeout; the exit status reports other failures."""
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")

@@ -33,8 +33,7 @@ _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes of instructions that the assembler may merge with each other, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
 """Classes whose instructions show how often a block was copied, if the block has no instruction of a class in
-`_KEPT`.
-"""
+`_KEPT`."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
@@ -42,18 +41,15 @@ _FEW = 6
 """Maximum number of machine instructions of a block that may have disappeared because all moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference, for a matching block, between the bytes that its loads and stores move in PTX and in
-machine code.
-"""
+machine code."""
 _NEAR, _MOST = 1.5, 3.0
 """Maximum ratios of estimated to actual and of actual to estimated machine instructions of a block. They decide whether
-a block matches if nothing else relates it to machine code.
-"""
+a block matches if nothing else relates it to machine code."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
 """Number of machine instructions that unrolling may add to the block before a loop, where they choose how many trips to
-run.
-"""
+run."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,7 @@ class _Charge:
     origin: int
     """Index of the basic block that contains the instruction's PTX line."""
     target: int
-    """Index of the basic block for which the instruction is counted: each execution of this block issues the
-    instruction.
-    """
+    """Index of the basic block for which the instruction is counted, because each execution issues it."""
     share: float
     """1 / number of basic blocks that contain the instruction's PTX line."""
     machine: MachineInstruction
@@ -115,10 +109,7 @@ class _Charge:
 
 class MachineLowering:
     """Function that returns the machine instructions of each basic block of a kernel, for `EmulationOptions.lowering`.
-
-    The instructions are counted in the kernel's machine code. If machine code is not available, they are estimated from
-    PTX.
-    """
+    They are counted in machine code or, if there is none, estimated from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         """Assemble and disassemble the kernel.
@@ -212,9 +203,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the number of copies of each basic block in machine code, and the blocks to which at least one machine
-        instruction is related.
-        """
+        """Return the copies of each basic block in machine code, and the blocks that have a machine instruction."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -239,9 +228,6 @@ class _Matching:
         return copies, related
 
     def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
-        """Return, for each basic block, the bytes per lane and execution that its loads and stores move in machine
-        code.
-        """
         moved = [0.0] * len(self.function.blocks)
         for charge in charges:
             if _moves_bytes(self.ptx[charge.machine.line]) and charge.name in _MEMORY and self._is_inside(charge):
@@ -249,9 +235,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map each basic block that is skipped by a branch to the block before the branch, if a predicate replaced the
-        branch.
-        """
+        """Map each block that a branch skips to the block before the branch, if a predicate replaced the branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -281,10 +265,8 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the parts of machine code that are outside of a loop but run some of its trips.
-
-        Such a part repeats the memory accesses of the loop.
-        """
+        """Yield the parts of machine code that are outside of a loop but run some of its trips. Such a part repeats the
+        memory accesses of the loop."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -299,15 +281,12 @@ class _Matching:
 
 
 def _is_small(code: MachineCode) -> bool:
-    """Return whether machine code is small enough that relating it to PTX takes at most about a second."""
     branches = sum(ins.opcode == "BRA" for ins in code.instructions)
     return len(code.instructions) * (1 + branches) <= _LARGEST
 
 
 def _starts(code: MachineCode) -> list[int]:
-    """Return the index of the first machine instruction of each basic block of a kernel, followed by the end of the
-    last block.
-    """
+    """Return the index of the first machine instruction of each basic block, followed by the end of the last block."""
     ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
     end = min(ends, default=len(code.instructions))
     leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
@@ -345,7 +324,6 @@ def _moves_bytes(ins: Instruction) -> bool:
 
 
 def _bytes_of(block: BasicBlock) -> float:
-    """Return the bytes that the loads and stores of a PTX basic block move per lane."""
     widths = {"v2": 2, "v4": 4, "v8": 8}
     total = 0
     for ins in block.instructions:

@@ -51,10 +51,8 @@ class Compiled:
 
     @property
     def ptx_hash(self) -> str:
-        """Return a hash (16 hex digits) of the PTX without its header.
-
-        The header names the target. Equal code therefore has the same hash for every target.
-        """
+        """Return a hash (16 hex digits) of the PTX without its header. The header names the target. Equal code
+        therefore has the same hash for every target."""
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
@@ -66,12 +64,9 @@ class TritonTarget:
     signature: Mapping[str, str]
     """Triton's type of each argument, keyed by parameter: for example `*fp16` or `i32`, with the suffix `:16` if the
     argument is a multiple of 16. All other parameters are constants, whose values are Python literals in
-    `CompileJob.defines`.
-    """
+    `CompileJob.defines`."""
     key: str = ""
-    """Triton's cache key of the function and of everything that it calls. If it is empty, the whole source identifies
-    the code.
-    """
+    """Triton's cache key of the function and of everything that it calls, or empty to use the whole source."""
     folder: Path | None = None
     """Folder from which the source imports other files, or None."""
     module: str = ""
@@ -100,9 +95,7 @@ class CompileJob:
     host_code: bool = False
     """Whether the source is a whole program with host code, which only nvcc can compile."""
     machine_code: bool = True
-    """Whether machine code is needed. If not, several configs of one source may be compiled in one run of the
-    compiler.
-    """
+    """Whether machine code is needed. If not, several configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:
@@ -123,31 +116,18 @@ class CompileError(KernrecError):
     """A source did not compile. The message is the compiler's first error, with its file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
-        """Create the error.
-
-        Args:
-            message: Message in one line.
-            log: Complete output of the compiler.
-            reason: `crash` if the source crashed the compiler.
-        """
         super().__init__(message)
         self.log = log
         self.reason: Reason = reason
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling the same source again would fail again.
-
-        The answer is False if the compiler crashed or a header was missing.
-        """
+        """Return whether a second attempt would fail: not if the compiler crashed or a header was missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header.
-
-    This error is not cached, because the user may install the header later.
-    """
+    """A source includes a file that is not an installed CUDA header. Not cached: the user may install it."""
 
     lasting = False
 
@@ -158,10 +138,8 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target for which to compile a CUDA source.
-
-    The target is `sm_89`, for example, or `sm_90a` if the source uses instructions that only that architecture has.
-    """
+    """Return the target for which to compile a CUDA source. The target is `sm_89`, for example, or `sm_90a` if the
+    source uses instructions that only that architecture has."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -229,8 +207,7 @@ class CompileCache:
     @staticmethod
     def key(*parts: str) -> str:
         """Return a hash of the parts that determine a result. The hash includes the length of each part, so that parts
-        cannot run into each other.
-        """
+        cannot run into each other."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 

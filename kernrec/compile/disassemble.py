@@ -22,8 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 
 COUNTS = "KERNREC_COUNTS"
 """Environment variable. The value `ptx` makes kernrec estimate instructions from PTX, even if it could read machine
-code.
-"""
+code."""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
 """Maximum size of nvdisasm's output in bytes. Larger output is ignored."""
@@ -72,18 +71,12 @@ def disassembler() -> str | None:
 
 def code_source(sm: int) -> str:
     """Return a text that identifies the programs with which `machine_code` reads code of `sm`: architecture and program
-    sizes.
-
-    The text is empty if `machine_code` returns None.
-    """
+    sizes. The text is empty if `machine_code` returns None."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 
 
 def _programs(sm: int) -> tuple[str, ...]:
-    """Return the paths of the assembler and the disassembler, or nothing if kernrec does not read machine
-    code of `sm`.
-    """
     ptxas, nvdisasm = assembler(), disassembler()
     if ptxas is None or nvdisasm is None or sm < _OLDEST or os.environ.get(COUNTS) == "ptx":
         return ()
@@ -123,9 +116,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
 
 
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
-    """Parse nvdisasm's output. Return the machine code keyed by function name, or None if a line has an
-    unknown form.
-    """
+    """Return the machine code in nvdisasm's output, keyed by function, or None if a line has an unknown form."""
     functions: dict[str, MachineCode] = {}
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}

@@ -153,7 +153,6 @@ class Event(_Idle):
         return True
 
     def elapsed_time(self, end: Any) -> float:
-        """Return 0 ms."""
         return 0.0
 
 
@@ -215,9 +214,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of random number generators that run on the CPU, but report the device for which they were
-    created.
-    """
+    """Return a class of random number generators on the CPU that report the device for which they were created."""
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -240,15 +237,12 @@ def _generator(torch: Any) -> type:
 
 
 def _instead(torch: Any, value: Any) -> Any:
-    """Return the CPU device if `value` names a GPU; otherwise return `value` unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
 
 
 def _on_cpu(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that replaces each GPU in its arguments by the CPU, then calls `function`."""
-
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
         named = {name: _instead(torch, value) for name, value in keywords.items()}
@@ -258,8 +252,6 @@ def _on_cpu(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `function` within the torch mode `mode`."""
-
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
         with mode():
@@ -269,10 +261,8 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of torch's `Library.impl`.
-
-    It registers each CUDA implementation for the CPU as well, where the tensors of the simulated GPU are stored.
-    """
+    """Return a replacement of torch's `Library.impl`. It registers each CUDA implementation for the CPU as well, where
+    the tensors of the simulated GPU are stored."""
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)
@@ -326,10 +316,8 @@ ASSUMED = "a100"
 
 
 def has_driver() -> bool:
-    """Return whether Triton finds a driver with a GPU.
-
-    The result is False in a program under `kernrec capture`, which does not emulate CUDA for Triton.
-    """
+    """Return whether Triton finds a driver with a GPU. The result is False in a program under `kernrec capture`, which
+    does not emulate CUDA for Triton."""
     if os.environ.get("KERNREC_CAPTURE_SOCKET"):
         return False
     from triton.backends import backends

@@ -48,15 +48,12 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Check that a source includes headers only by plain names.
+    """Raise `UsageError` if a source may open a file other than a header by its plain name.
 
     Args:
         source: CUDA C++ or PTX.
         name: Name of the source in messages.
         headers: Names that may also be included in quotes, because they are in the folders of CUDA's headers.
-
-    Raises:
-        UsageError: The source may open another file.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():
@@ -111,10 +108,8 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return the path of nvcc, or None if nvcc or a host compiler is not installed.
-
-    nvcc is searched in PATH, CUDA_HOME, CUDA_PATH and NVIDIA's wheels.
-    """
+    """Return the path of nvcc, or None if nvcc or a host compiler is not installed. nvcc is searched in PATH,
+    CUDA_HOME, CUDA_PATH and NVIDIA's wheels."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)
@@ -133,11 +128,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def required_nvcc() -> Path:
-    """Return the path of nvcc.
-
-    Raises:
-        NoCompilerError: nvcc is not installed. The message says which package to install.
-    """
+    """Return the path of nvcc. Raises `NoCompilerError`, which says what to install, if nvcc is missing."""
     if (path := find_nvcc()) is None:
         missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
         raise NoCompilerError(
@@ -192,10 +183,8 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
-    """Run a command, and return its exit status and output.
-
-    The command can only read the toolkit and the system, and only write to one folder.
-    """
+    """Run a command, and return its exit status and output. The command can only read the toolkit and the system, and
+    only write to one folder."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(

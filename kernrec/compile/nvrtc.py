@@ -145,11 +145,7 @@ _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU
 
 @once
 def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
-    """Return NVRTC and its version.
-
-    Raises:
-        NoCompilerError: NVRTC is not installed.
-    """
+    """Return NVRTC and its version. Raises `NoCompilerError` if NVRTC is not installed."""
     if sys.platform == "darwin":
         raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
     extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
@@ -167,11 +163,8 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
 
 
 def compiler() -> str:
-    """Return the name and version of the compiler that `compile_source` uses, such as `nvrtc 13.5`.
-
-    Raises:
-        NoCompilerError: NVRTC is not installed.
-    """
+    """Return the name and version of the compiler that `compile_source` uses, such as `nvrtc 13.5`. Raises
+    `NoCompilerError` if NVRTC is not installed."""
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 
@@ -220,10 +213,8 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a job from `cache`. If it is not cached, compile the job and cache the result.
-
-    This function raises the same errors as `compile_source`.
-    """
+    """Return the result of a job from `cache`. If it is not cached, compile the job and cache the result. This function
+    raises the same errors as `compile_source`."""
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -239,9 +230,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return the cached result of a job, or None. A result without machine code is accepted if the job does not need
-    it.
-    """
+    """Return the cached result of a job, or None. It may lack machine code if the job does not need it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
@@ -256,9 +245,7 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """Return a hash of everything that determines the result of a job: source, name, options, compiler version and
-    defaults.
-    """
+    """Return a hash of all inputs of a job: source, name, options, compiler version and defaults."""
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 

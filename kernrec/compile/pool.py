@@ -36,8 +36,7 @@ R = TypeVar("R")
 
 _PACKAGE_S = 180.0
 """Additional seconds for a job that imports an installed module. The module's package may import torch and a serving
-engine.
-"""
+engine."""
 _MOST_MEMORY = 8 * 2**30
 """Maximum address space of a compiling process in bytes. A process with CuPy and NVRTC needs less than 2 GiB."""
 _MOST_WAITING = 5
@@ -83,10 +82,7 @@ class CompilingProcesses:
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`.
-
-        Consume all results of one call before the next call, because the next call drops unfinished jobs.
-        """
+        """Compile jobs like `compile_many`. Consume all results before the next call, which drops unfinished jobs."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
         if isinstance(jobs, Sized):  # If there are few jobs, distribute them evenly over the processes.
@@ -135,9 +131,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Group the jobs that are compiled together, at most `most` per group, and yield the groups. Yield a job with a
-    cached result directly.
-    """
+    """Yield jobs with cached results, and the others in groups of at most `most` that are compiled together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current group, which have the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -226,9 +220,7 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its time limit. If it only waited for a processor, postpone the
-        deadline instead.
-        """
+        """Return whether the first job has used up its limit. If it waited for a processor, postpone the deadline."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -239,9 +231,7 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return the job that made the process end, with an error. Return nothing if several jobs were being compiled
-        together.
-        """
+        """Return the job that ended the process, with an error, or nothing if several jobs were compiled together."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -273,9 +263,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds. Outside of Linux, return the elapsed time; if the process has
-    ended, infinity.
-    """
+    """Return the processor time of a process in seconds: elapsed time outside of Linux, infinity if it has ended."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
@@ -302,14 +290,10 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal, so that only their parent
-    reacts.
+    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal. Only their parent reacts.
 
-    These processes also import nothing from the working folder. Windows has no signal masks, so no signal is blocked
-    there.
-
-    Args:
-        context: Start method of the processes.
+    They also import nothing from the working folder. Windows has no signal masks, so no signal is blocked there.
+    `context` is the start method of the processes.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
@@ -349,9 +333,7 @@ class LocalProcessors:
     """Processes of this machine."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """Create an object that starts up to `count` working processes, and compiles with the processes of
-        `compiling`.
-        """
+        """Start up to `count` working processes on demand, and use `compiling` to compile."""
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None

@@ -27,8 +27,7 @@ MOST_TOGETHER = 8
 """Maximum number of configs per run of the compiler. More configs would save almost no further time."""
 _QUICK_S = 1.0
 """Processor seconds per config above which configs are compiled separately. Above this time, compiling them together
-saves little, and a config that compiles forever would block the others.
-"""
+saves little, and a config that compiles forever would block the others."""
 
 _KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
@@ -55,9 +54,7 @@ def can_be_together(job: CompileJob) -> bool:
 
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
-    """Return whether a source consists of a single kernel. The result is cached, because thousands of configs share a
-    source.
-    """
+    """Return whether a source consists of a single kernel. The result is cached, because configs share a source."""
     return source.count(_KERNEL_MARK) == 1 and _DECLARES.search(source) is None
 
 
@@ -98,9 +95,7 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results, in order, of jobs with the same `together_key`. Before compiling several jobs together,
-        yield None.
-        """
+        """Yield the results of jobs with one `together_key` in order, and None before several are compiled at once."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:
@@ -188,9 +183,7 @@ def _identifier(entry: str) -> str:
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel, keyed by PTX name, as if compiled separately. Return None if the PTX has anything
-    besides kernels.
-    """
+    """Return the PTX of each kernel by name, as if compiled separately, or None if there is more than kernels."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
     declared: list[tuple[str, str]] = []  # (declared symbol, or empty for a comment; line)
@@ -279,9 +272,7 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the position after the function whose parameter list begins at `opened`, or None if the function has no
-    body.
-    """
+    """Return the end of the function whose parameter list begins at `opened`, or None if it has no body."""
     behind = _closed(text, opened)
     if behind is None:
         return None
@@ -290,7 +281,6 @@ def _end(text: str, opened: int) -> int | None:
 
 
 def _closed(text: str, opened: int) -> int | None:
-    """Return the position after the bracket that closes the bracket at `opened`."""
     depth = 0
     for bracket in re.compile(rf"[{re.escape(text[opened] + _CLOSES[text[opened]])}]").finditer(text, opened):
         depth += 1 if bracket[0] == text[opened] else -1

@@ -38,13 +38,8 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """Compile a job that has a `TritonTarget`.
-
-    The result has a single kernel. The shared memory that Triton needs is reported as static shared memory.
-
-    Raises:
-        CompileError: The source cannot be loaded or compiled. The message has the source line.
-    """
+    """Compile a job that has a `TritonTarget`. Triton's shared memory is reported as the kernel's static shared memory.
+    Raises `CompileError` with the source line if the source cannot be loaded or compiled."""
     target = job.triton
     assert target is not None
     log = io.StringIO()
@@ -103,10 +98,7 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """Convert PTX of `compile_triton` for a launch by the CUDA driver: replace its static shared memory by dynamic
-    memory.
-
-    The launch can then request more than 48 KB of shared memory per block.
+    """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
         CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.
@@ -120,11 +112,7 @@ def with_dynamic_shared(ptx: str) -> str:
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
     """Return what Triton's launcher passes to the kernel besides the function's own arguments, or None if it passes
-    nothing.
-
-    Raises:
-        CompileError: The launcher passes something that kernrec cannot pass.
-    """
+    nothing. Raises `CompileError` if the launcher passes something that kernrec cannot pass."""
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
     scratch = int(getattr(metadata, "global_scratch_size", 0))
@@ -140,9 +128,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing scratch pointers to the kernel's parameters. Triton 3.4 passes only one such pointer, and later
-    releases two.
-    """
+    """Add missing scratch pointers to the kernel's parameters. Triton 3.4 declares only one, not two."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -162,7 +148,6 @@ def _assembler_log(ptx: str, sm: int) -> str:
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
-    """Compile a function, and return Triton's compiled kernel and the bytes of shared memory per block."""
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -186,9 +171,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or of an item of a tuple. Also record its value if it is a constant, or
-        its divisor.
-        """
+        """Return Triton's type of an argument or an item of a tuple. Also record a constant's value or the divisor."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -218,7 +201,6 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
 
 def _source_type(function: Any) -> Any:
-    """Return Triton's class for the source of a function, which depends on whether it is written in Triton or Gluon."""
     if getattr(function, "is_gluon", bool)():
         from triton.experimental.gluon._runtime import GluonASTSource
 
@@ -242,7 +224,6 @@ def _own_name(function: Any) -> Iterator[None]:
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
-    """Return an error message if a block needs more shared memory than the architecture has. Otherwise, return None."""
     most = limits(job.sm).smem_per_block
     if shared <= most:
         return None
@@ -284,7 +265,6 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:
-    """Return the reason why a source did not compile, in one line."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):

@@ -26,10 +26,8 @@ _LIMIT_S = 60.0  # Seconds for loading a file and computing the grids of all con
 _PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
-"""Description of a Triton function. Keys: `parameters` (a list of tables), `configs` (a list of tables with
-`constants`, `options` and `grid`), `key` (cache key of the code) and `files` (digests of the files that the description
-depends on).
-"""
+"""Description of a function. Keys: `parameters` (tables), `configs` (tables with `constants`, `options` and `grid`),
+`key` (cache key of the code) and `files` (digests of the files on which the description depends)."""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
@@ -113,9 +111,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return a decorated function and the function inside each of its decorators, ending with the result of
-    `@triton.jit`.
-    """
+    """Return a function and those inside its decorators, ending with the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -132,8 +128,7 @@ def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
     """Return (constants, compiler options, grid or None) of each config in `tables`, or of the autotuner's configs if
-    `tables` is None. A function without an autotuner has one config without constants and options.
-    """
+    `tables` is None. A function without an autotuner has one config without constants and options."""
     if tables is not None:
         return [
             (
@@ -164,9 +159,7 @@ def _extents(grid: Any) -> tuple[int, ...]:
 
 
 class _TensorArgument:
-    """Placeholder for a tensor argument. It has the shape, type and address, which a grid function or a heuristic may
-    read.
-    """
+    """Placeholder for a tensor, with the shape, type and address that a grid function or a heuristic may read."""
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)

@@ -45,14 +45,11 @@ class LauncherNeeds:
     """Bytes of scratch memory per block."""
     maps: tuple[DescribedMap, ...]
     """Tensor maps of the function's descriptors, in order. The tuple is empty if the function has no descriptors or the
-    architecture has no tensor maps.
-    """
+    architecture has no tensor maps."""
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """Return the number of PTX parameters for an argument of Triton type `kind`. A descriptor also passes its shape and
-    strides.
-    """
+    """Return the number of PTX parameters for an argument of Triton type `kind`. Descriptors pass several."""
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1

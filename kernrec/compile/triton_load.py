@@ -42,9 +42,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Context manager: on a machine without a GPU, let Triton report a GPU. If `torch` is true, import torch and let it
-    do the same.
-    """
+    """Context manager: without a GPU, let Triton report one. If `torch`, import torch and let it do the same."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -82,9 +80,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return the name of the package that a folder is (or an empty name), and the parent of the outermost package's
-    folder.
-    """
+    """Return a folder's package name (empty if it is no package), and the parent of the outermost package."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -165,9 +161,7 @@ def python_value(text: str) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal or of a Gluon layout. The only calls that are evaluated are constructors of
-    layouts.
-    """
+    """Return the value of a literal or a Gluon layout. Only constructors of layouts are called."""
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     prefix, _, name = ast.unparse(node.func).partition(".")

@@ -68,13 +68,11 @@ def answer_of(
 def answer_request(
     task: Callable[[dict[str, Any]], Mapping[str, Any]], plain: Callable[[Any], Any] | None = None
 ) -> int:
-    """Answer one request, and return the exit status of the process. Call this as the process's main function.
-
-    The memory of the process is limited, and the output that the task prints is dropped.
+    """Answer one request with limited memory, and return the exit status. Call this as a process's main function.
 
     Args:
-        task: Function that returns the answer to a request. The request has the file's name under `name`. Errors of the
-            task are reported under the key `refused` of the answer.
+        task: Function that answers a request, which has the file's `name`. Its output is dropped, and its errors are
+            reported under the key `refused`.
         plain: Function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory
@@ -149,8 +147,7 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Compile the job of a request, and write the result to a folder in the format of the cache. This runs in the
-    process that `compile_apart` starts.
-    """
+    process that `compile_apart` starts."""
     imports = request["imports"]
     target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
     compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))

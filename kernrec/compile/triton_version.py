@@ -1,7 +1,4 @@
-"""Find the installed version of Triton without importing Triton.
-
-An import takes a second, so only worker processes import it.
-"""
+"""Find the installed version of Triton without importing it, because an import takes a second."""
 
 import os
 import sys
@@ -19,11 +16,8 @@ TESTED = ("3.4", "3.8", "3.9")
 
 @once
 def triton_compiler() -> str:
-    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`.
-
-    Raises:
-        NoCompilerError: Triton is not installed.
-    """
+    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`. Raises `NoCompilerError`
+    if Triton is not installed."""
     from importlib.metadata import version
 
     if sys.platform == "darwin":
@@ -58,9 +52,7 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """Return a note on whether Triton fuses multiplication and addition, or None if an environment variable
-    decides it.
-    """
+    """Return a note on whether Triton fuses multiplication and addition, or None if the environment decides it."""
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"

@@ -65,9 +65,7 @@ class BoundLaunch:
     """Dynamic shared memory per block in bytes."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
-    """Number of executions of each loop body, summed over all blocks of the grid, keyed by the loop's name in
-    the spec.
-    """
+    """Number of executions of each loop body, summed over the grid, keyed by the loop's name in the spec."""
 
     @property
     def blocks(self) -> int:
@@ -83,12 +81,10 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order.
+    """Return the launches that run `config` on `problem`, in order. A launch is omitted if its `when` is false.
 
-    A launch is omitted if its condition `when` is false.
-
-    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently. This
-    function does not check whether the config can run on the GPU; `Kernel.misfit` does.
+    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently.
+    `Kernel.misfit` checks whether the config can run on the GPU.
 
     Raises:
         UsageError: The kernel does not have this config or does not implement this problem, or a number is out of
@@ -108,9 +104,7 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """Return the small problems on which launch number `launch` of a config is emulated, to compute the launch's
-    profile.
-    """
+    """Return the small problems on which launch number `launch` of a config is emulated for its profile."""
     # The dimensions are missing here, because each probe defines them.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
@@ -213,9 +207,7 @@ class _Place(ctypes.c_void_p):
 
 
 class PackedArguments:
-    """Arguments of one launch in the form in which the CUDA driver reads them. Addresses can be changed between
-    launches.
-    """
+    """Arguments of one launch, packed for the CUDA driver. Addresses can be changed between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
         """Pack the arguments of a launch.
@@ -236,11 +228,7 @@ class PackedArguments:
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch, with null pointers as addresses.
-
-        Raises:
-            KernrecError: The launch passes a texture.
-        """
+        """Pack the arguments of a bound launch, with null addresses. Raises `KernrecError` if one is a texture."""
         values: list[Any] = []
         names: list[str | None] = []
         for argument in launch.arguments:

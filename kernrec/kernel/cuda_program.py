@@ -197,7 +197,6 @@ def _macro_name(node: "Node") -> str:
 
 
 def _type_name(node: "Node") -> str:
-    """Return the name of the type that a node declares, or an empty text if the node declares no type."""
     if node.type == "template_declaration":
         return _type_name(node.named_children[-1])
     if node.type not in (
@@ -212,7 +211,6 @@ def _type_name(node: "Node") -> str:
 
 
 def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Replace nodes of a text by other texts, without changing the number of lines."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -240,9 +238,6 @@ class _DeviceWords:
 
 
 def _top_level(root: "Node") -> "Iterator[Node]":
-    """Yield the declarations and includes at namespace scope. These may be inside of namespaces and preprocessor
-    conditionals.
-    """
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)

@@ -38,8 +38,7 @@ _VECTORS = {
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
 }  # fmt: skip
 """Data type of the elements of CUDA's vector types, keyed by the vector type's name without its length (`float` for
-`float4`).
-"""
+`float4`)."""
 
 
 class Parameter(NamedTuple):
@@ -50,9 +49,7 @@ class Parameter(NamedTuple):
     written: bool
     """Whether the kernel may write through the parameter, because it is a pointer to a type without `const`."""
     dtype: str | None
-    """kernrec's data type of the number, or of the elements behind the pointer. None if kernrec has no such
-    data type.
-    """
+    """Data type of the number, or of the elements behind the pointer. None if kernrec has no such type."""
     lanes: int
     """Number of elements in one value of the C++ type, such as 4 for `float4`."""
     ctype: str
@@ -68,9 +65,7 @@ class Signature(NamedTuple):
     """Names of the template's parameters, or empty if the kernel is not a template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of a template instance such as `scale<float, 4>`, with the template's parameters
-        replaced.
-        """
+        """Return the signature of a template instance such as `scale<float, 4>`, without template parameters."""
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -121,9 +116,7 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return a kernel's or variable's name in the source, without parameters and namespaces, given its (mangled)
-    symbol.
-    """
+    """Return the name in the source, without parameters and namespaces, of a (mangled) kernel or variable."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -147,9 +140,7 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether a kernel uses a pointer only in assignments `parameter[...] = ...`, so that it must be
-    an output.
-    """
+    """Return whether a kernel only uses a pointer in assignments `parameter[...] = ...`, so it is an output."""
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -165,10 +156,8 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return kernrec's data type and the number of elements of a C++ type.
-
-    The result is (`f32`, 4) for `float4`, and (None, 1) for an unknown type.
-    """
+    """Return kernrec's data type and the number of elements of a C++ type. The result is (`f32`, 4) for `float4`, and
+    (None, 1) for an unknown type."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -211,7 +200,6 @@ def _without_comments(source: str) -> str:
 
 
 def _closing(text: str, start: int, pair: str = "()") -> int:
-    """Return the position after the bracket that closes the bracket just before `start`."""
     depth, change = 1, {pair[0]: 1, pair[1]: -1}
     for place in range(start, len(text)):
         depth += change.get(text[place], 0)

@@ -66,10 +66,7 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Read the `[problem]` table of the kernel `name`.
-
-    Returns:
-        The op that the table declares, which only this kernel implements, and further fields for `Kernel`.
+    """Return the op that the `[problem]` table of the kernel `name` declares, and further fields for its `Kernel`.
 
     Raises:
         UsageError: The table cannot be read.
@@ -157,9 +154,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Return how textures and surfaces read a tensor with elements of this type, or None if the tensor's table has no
-    `texture`.
-    """
+    """Return how textures read a tensor with elements of this type, or None if its table has no `texture`."""
     from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"

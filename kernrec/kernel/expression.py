@@ -38,8 +38,7 @@ Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
 """Node of an expression tree: (number of the operation in `OPERATIONS`, operands). The operands are trees; the operand
-of a leaf is its value.
-"""
+of a leaf is its value."""
 
 OPERATIONS = {
     name: number
@@ -77,13 +76,10 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value of the expression.
-
-        The value is an array if the value of a name in the expression is an array. Otherwise, it is a Python scalar.
+        """Return the value: an array if the value of any name in the expression is an array, else a Python scalar.
 
         Args:
-            names: Value of each name: an integer, a float, text or an array. Names that the expression does not use are
-                ignored.
+            names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
 
         Raises:
             UsageError: A name has no value, or an operation does not accept its operand.
@@ -106,11 +102,8 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value of an expression that must be an integer of at least `least`.
-
-        Raises:
-            UsageError: The value is something else. The message starts with `place`.
-        """
+        """Return the value of an expression that must be an integer of at least `least`. Raises `UsageError` if the
+        value is something else. The message starts with `place`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -141,13 +134,8 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression.
-
-    Parsing the same text again returns the same object, so results can be cached by identity.
-
-    Raises:
-        UsageError: The text is not an expression. The message states the column and the reason.
-    """
+    """Parse an expression. Parsing the same text again returns the same object, so results can be cached by identity.
+    Raises `UsageError` if the text is not an expression. The message states the column and the reason."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -239,9 +227,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Convert a node, and return (tree, kind of the node's value). A name counts as a number, because its value is
-        not known yet.
-        """
+        """Return the tree of a node, and the kind of its value. The kind of a name is taken to be a number."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -343,17 +329,13 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a tunable, a let or a tensor may have this name.
-
-    Such a name is in lower case, and neither a keyword nor a function of the grammar.
-    """
+    """Return whether a tunable, a let or a tensor may have this name. Such a name is in lower case, and neither a
+    keyword nor a function of the grammar."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
 def identifier(name: str) -> str:
-    """Convert a name to one that `is_identifier` accepts: `BLOCK_M` to `block_m`, and the reserved word `in`
-    to `in_`.
-    """
+    """Convert a name to one that `is_identifier` accepts: `BLOCK_M` to `block_m`, the reserved `in` to `in_`."""
     folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
     if folded in _RESERVED or folded in FUNCTIONS:
         return f"{folded}_"

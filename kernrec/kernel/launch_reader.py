@@ -1,7 +1,4 @@
-"""Read a `[[launch]]` table of a `kernel.toml`.
-
-Error messages are one line with the file and the key.
-"""
+"""Read a `[[launch]]` table of a `kernel.toml`. Error messages are one line with the file and the key."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -188,10 +185,8 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return the constraints that follow from CUDA's limits for any launch.
-
-    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-    """
+    """Return the constraints that follow from CUDA's limits for any launch. Source: CUDA C++ Programming Guide,
+    "Technical Specifications per Compute Capability"."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

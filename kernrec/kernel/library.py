@@ -28,9 +28,7 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec as plain data, or None if the file is not valid TOML. In that case, `load_kernel` raises
-    the error.
-    """
+    """Return a kernel's spec as plain data, or None if it is not TOML; `load_kernel` then raises the error."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -38,9 +36,6 @@ def _spec(name: str) -> dict[str, Any] | None:
 
 
 def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) -> bool:
-    """Return whether a kernel's spec lists this dtype and layout for the architecture `sm`. This does not load the
-    kernel.
-    """
     spec = _spec(name) or {}
     if sm is not None and spec.get("dtype_min_sm", {}).get(dtype, spec.get("min_sm", 0)) > sm:
         return False
@@ -58,11 +53,8 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored.
-
-    Raises:
-        UsageError: There is no such kernel. The message suggests similar names.
-    """
+    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored. Raises `UsageError` if there is no such
+    kernel. The message suggests similar names."""
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -79,10 +71,8 @@ def _in_triton(name: str) -> bool:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op whose specs list the dtype and layout and allow the architecture `sm`.
-
-    If `op` is empty, return the kernels of all ops.
-    """
+    """Return the kernels of an op whose specs list the dtype and layout and allow the architecture `sm`. If `op` is
+    empty, return the kernels of all ops."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -92,9 +82,7 @@ def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: 
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
-    """Return the library's Triton kernels that implement an op for a dtype and layout on the architecture `sm`. There
-    may be none.
-    """
+    """Return the Triton kernels that implement an op for a dtype and layout on sm_`sm`. There may be none."""
     kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
@@ -102,25 +90,17 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that implement an op for a dtype and layout on the architecture `sm`. There may be
-    none.
+    """Return the CUDA C++ kernels of an op (in any spelling) for a dtype, layout and sm_`sm` (None for any), if any.
 
-    A constraint of a returned kernel may still exclude the architecture (see `Kernel.runs_on`).
-
-    Args:
-        op: Name of the op, in any spelling that `find_op` accepts.
-        sm: Compute capability, or None for any.
+    A constraint of a returned kernel may still exclude the architecture (`Kernel.runs_on`).
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels that implement an op for a dtype and layout on the architecture `sm`.
-
-    Raises:
-        NoSuchKernelError: No kernel does.
-    """
+    """Return the kernels that implement an op for a dtype and layout on the architecture `sm`. Raises
+    `NoSuchKernelError` if no kernel does."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
@@ -131,13 +111,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`.
-
-    The kernels may belong to other ops, if these ops can express the problem.
-
-    Raises:
-        NoSuchKernelError: There is no such kernel.
-    """
+    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`. The kernels may belong to other ops,
+    if these ops can express the problem. Raises `NoSuchKernelError` if there is no such kernel."""
     able = [
         kernel
         for form in equivalents(problem)
@@ -155,9 +130,7 @@ def _nearest(op: str, dtype: str, sm: int) -> str:
 
 def implemented(op: str, sm: int) -> str:
     """Return a text for messages that lists the dtypes and layouts of an op's kernels on the architecture `sm`.
-
-    Example: `implemented are f32 (nn), f16 (nn, nt)`.
-    """
+    Example: `implemented are f32 (nn), f16 (nn, nt)`."""
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:

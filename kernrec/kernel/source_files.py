@@ -117,7 +117,6 @@ def _inline(
 
 
 def _read_program(path: Path, place: str) -> str:
-    """Read the text of a source. Comments may have any encoding."""
     text = read_text(path, place, errors="replace").removeprefix("\ufeff")
     for pattern, brackets in _SPLIT_BRACKETS:
         text = pattern.sub(brackets, text)
@@ -125,11 +124,9 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Search a project for a header, and return its path, or None if it is missing or ambiguous.
-
-    The search starts in `folder` and continues in up to four of its parents, but not above the root of the project. In
-    each of these folders, it also covers subfolders of up to two levels. It ends at the first folder with a result.
-    """
+    """Search a project for a header, and return its path, or None if it is missing or ambiguous. The search starts in
+    `folder` and continues in up to four of its parents, but not above the root of the project. In each of these
+    folders, it also covers subfolders of up to two levels. It ends at the first folder with a result."""
     for base in [folder.absolute(), *folder.absolute().parents][:5]:
         if base in (Path.home(), Path(base.anchor)):
             return None
@@ -144,9 +141,7 @@ def _project_header(folder: Path, name: str) -> Path | None:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
-    """Add to a spec a digest of each file with tensor values, so that the kernel's hash depends on the files'
-    content.
-    """
+    """Add a digest of each file with tensor values to a spec, so that the kernel's hash depends on it."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -163,11 +158,9 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
-    """Return the text of a file.
+    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
 
     Args:
-        place: Name of the file in error messages.
-        most_bytes: Maximum size of the file.
         errors: What to do with bytes that are not UTF-8, as in `bytes.decode`.
     """
     try:
@@ -232,9 +225,7 @@ class CompileFlags:
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file.
-
-    The flags that the user states come first, then those in the file's `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: first the user's, then those in its `compile_commands.json`.
 
     Args:
         source: The file.
@@ -275,9 +266,7 @@ def _once(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags of a file in a `compile_commands.json`, or None if the database cannot be read or does not list
-    the file.
-    """
+    """Return a file's flags in a `compile_commands.json`, or None if it cannot be read or lacks the file."""
     try:
         if database.stat().st_size > _LARGEST:
             return None

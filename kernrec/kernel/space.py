@@ -51,10 +51,8 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for the dtype and layout of `problem`.
-
-        The problem may belong to another op, if it can be expressed in the kernel's op.
-        """
+        """Return the space of a kernel for the dtype and layout of `problem`. The problem may belong to another op, if
+        it can be expressed in the kernel's op."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -135,10 +133,8 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return one variant per config, with keys from `Kernel.sample_keys`.
-
-        Profiles of one problem (`Kernel.sampled`) are stored under these keys.
-        """
+        """Return one variant per config, with keys from `Kernel.sample_keys`. Profiles of one problem
+        (`Kernel.sampled`) are stored under these keys."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -159,12 +155,7 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Split constraints by whether they depend on the dimensions of a problem.
-
-        Returns:
-            The constraints without problem dimensions, each with the number of tunables that need a value before the
-            constraint can be checked; and the other constraints.
-        """
+        """Return the constraints without problem dimensions, with the number of tunables they need, and the others."""
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -201,14 +192,8 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression: an array, or a scalar if the value is the same in all rows.
-
-        Args:
-            rows: Rows for which to return values, or None for all.
-
-        Raises:
-            UsageError: The problem has no value for a name, or an operation does not accept its operands.
-        """
+        """Return the values of an expression in `rows` (None for all): an array, or a scalar if all are equal. Raises
+        `UsageError` if the problem has no value for a name, or an operation does not accept its operands."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:
@@ -217,10 +202,8 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,).
-
-        If a tensor is too large for 32-bit indices, no config does.
-        """
+        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,). If a tensor
+        is too large for 32-bit indices, no config does."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

@@ -83,15 +83,13 @@ class TensorValues:
 
     kind: str
     """How the values are generated: `normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`,
-    `expression`, `file` (a `.npy` file), `raw` (a file with only the values) or `unknown`.
-    """
+    `expression`, `file` (a `.npy` file), `raw` (a file with only the values) or `unknown`."""
     numbers: tuple[float, ...] = ()
     """The value of a `constant`, or the bounds of `uniform` and `integers`. The upper bound is excluded."""
     text: str = ""
     """Text that `kind` needs. It is an expression of the flat index `i` and the problem's names for `expression`, a
     file name for `file` and `raw`, and the reason for `unknown`. For `index` and `offsets`, it lists the tensors that
-    the values index, each with the number of elements per index step (`x c, y`).
-    """
+    the values index, each with the number of elements per index step (`x c, y`)."""
 
     @property
     def indexed(self) -> dict[str, str]:
@@ -137,9 +135,7 @@ class ScalarArgument:
 
 @dataclass(frozen=True)
 class BytesArgument:
-    """Argument of a launch that is passed by value as bytes: a structure, or a number of a type that `SCALAR_RANGES`
-    lacks.
-    """
+    """Argument passed by value as bytes: a structure, or a number of a type that `SCALAR_RANGES` lacks."""
 
     raw: bytes
 
@@ -164,12 +160,9 @@ class Launch:
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
     """Axes along which the output is divided into tiles, each with its number of tiles. Consecutive blocks visit the
-    tiles in this order, fastest axis first.
-    """
+    tiles in this order, fastest axis first."""
     visits: Expression
-    """Total number of tiles that the blocks visit. It equals the number of blocks, unless a block visits
-    several tiles.
-    """
+    """Total number of tiles that the blocks visit: the number of blocks, unless a block visits several."""
     reads: Mapping[str, tuple[str, ...]]
     """Maps each tensor or workspace that a block reads to the axes of `order` that select the tile to read."""
     writes: Mapping[str, tuple[str, ...]]
@@ -183,9 +176,7 @@ class Launch:
     waits: Expression
     """Number of times that the slowest block idles outside of loops until L2 has responded."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of each small problem on which the launch is emulated to compute its profile. These problems consist
-    of full tiles.
-    """
+    """Dimensions of the small problems, of full tiles, on which the launch is emulated for its profile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,9 +203,7 @@ class Kernel:
     constraints: tuple[Expression, ...]
     """Constraints that the spec states. A config can only run if all are true."""
     implied: tuple[Expression, ...]
-    """Constraints that every kernel has: the block, the shared memory and the grid of each launch are within the GPU's
-    limits.
-    """
+    """Constraints of every kernel: block, shared memory and grid of each launch are within the GPU's limits."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
@@ -236,9 +225,7 @@ class Kernel:
     tolerance: float | None = None
     """Maximum accepted error relative to `references`, if the spec declares one."""
     listed: "ConfigList | None" = None
-    """Configs that the spec lists explicitly. If it is None, the configs are all values of the tunables that satisfy
-    the constraints.
-    """
+    """Configs that the spec lists. None stands for all values of the tunables that satisfy the constraints."""
     triton: "TritonFunction | None" = None
     """Parameters and specialization of the Triton function, if the source is one."""
     owner: str | None = None
@@ -254,17 +241,11 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether some launch has no probes. The profile of such a kernel is made for one problem, by emulating
-        a sample of its blocks.
-        """
+        """Return whether a launch has no probes, so that it is profiled by emulating sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return the problem expressed in the kernel's op.
-
-        Raises:
-            UsageError: The kernel cannot compute the problem.
-        """
+        """Return a problem expressed in the kernel's op. Raises `UsageError` if the kernel cannot compute it."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -272,11 +253,7 @@ class Kernel:
         return form
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
-        """Check that the kernel implements a dtype and layout on an architecture.
-
-        Raises:
-            UsageError: It does not.
-        """
+        """Raise `UsageError` if the kernel does not implement a dtype and layout on an architecture."""
         if dtype not in self.dtypes:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
@@ -289,19 +266,14 @@ class Kernel:
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Return whether the kernel implements this dtype on an architecture and none of its constraints excludes the
-        architecture.
-        """
+        """Return whether the kernel implements this dtype on an architecture that no constraint excludes."""
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return a copy of `config` with the tunables in the kernel's order.
-
-        Raises:
-            UsageError: A tunable is unknown or missing, or has an invalid value.
-        """
+        """Return a copy of `config` with the tunables in the kernel's order. Raises `UsageError` if a tunable is
+        unknown or missing, or has an invalid value."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -318,16 +290,12 @@ class Kernel:
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Return the macros that select the compiled variant of a config, such as `BLOCK_M` with `128` and `DTYPE_F32`
-        with `1`.
-        """
+        """Return the macros that select a config's compiled variant, such as `BLOCK_M`: `128`, `DTYPE_F32`: `1`."""
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def variant_key(self, config: Config, dtype: str, layout: str) -> str:
-        """Return the key (16 hex digits) of the compiled variant of a config. The key does not depend on run-time
-        tunables.
-        """
+        """Return the key (16 hex digits) of a config's compiled variant. Run-time tunables do not affect it."""
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
@@ -336,28 +304,18 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of many variants.
-
-        Args:
-            values: For each variant, the values of `compile_time_tunables`.
-        """
+        """Return the `variant_key` of many variants, given their values of `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the keys (16 hex digits) under which the profiles of configs on one problem are stored.
-
-        Args:
-            configs: For each config, the values of all tunables.
-            problem_key: Key of the problem.
-        """
+        """Return the keys (16 hex digits) of the profiles of configs on one problem. `configs` contains the values of
+        all tunables of each config."""
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """Return the values of all names that do not depend on the problem's dimensions: tunables, dtype, layout, `sm`
-        and some lets.
-        """
+        """Return the values of all names (tunables, dtype, ... and lets) that do not depend on dimensions."""
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
@@ -374,9 +332,7 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the text of the first constraint that a config violates on a problem and GPU, or None if the config
-        can run.
-        """
+        """Return the first constraint that a config violates on a problem and GPU, or None if it can run."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 

@@ -1,7 +1,4 @@
-"""Read a `kernel.toml` and the kernel's source into a `Kernel`.
-
-Error messages are one line with the file and the key.
-"""
+"""Read a `kernel.toml` and the kernel's source into a `Kernel`. Error messages are one line with file and key."""
 
 import copyreg
 from collections.abc import Collection, Mapping
@@ -42,13 +39,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Return the kernel that a parsed spec and its source describe.
-
-    Args:
-        data: The spec as plain data, such as `Kernel.spec`.
-        place: Text at the start of error messages.
-        source: Text of the source.
-    """
+    """Return the kernel of a parsed spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -60,7 +51,6 @@ copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """Return the names of an op's given dimensions, of its derived dimensions, and of its tensors for any dtype."""
     if declared is not None:
         return tuple(dim.name for dim in op.dims), (), frozenset(declared["initial_values"])
     ones = {dim.name: 1 for dim in op.dims}
@@ -74,11 +64,7 @@ class _Reader:
     """Builder of a `Kernel` from a parsed spec."""
 
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader.
-
-        Args:
-            folder: Folder with the source, or None if the source is `text`.
-        """
+        """Prepare a reader. `folder` contains the source; it is None if the source is `text`."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -156,9 +142,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (the op that the spec names, None). If the spec declares its own problem, return the result of
-        `declared_problem`.
-        """
+        """Return (op that the spec names, None), or `declared_problem` if the spec declares its own problem."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

@@ -28,8 +28,7 @@ ELEMENT_TYPES = {
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
 """Number of the element type in `CUtensorMapDataType`, keyed by dtype. Dtypes without an equivalent are copied as
-bytes.
-"""
+bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,7 @@ class MapHandle:
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the map of a tensor.
-
-    Raises:
-        UsageError: The tensor has more axes than the box, or cannot have a tensor map.
-    """
+    """Return a tensor's map. Raises `UsageError` if it has more axes than the box, or cannot have a map."""
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -109,16 +104,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Encode the map of a tensor, and write it to memory.
-
-    Args:
-        handle: The map.
-        address: Address of the tensor.
-        target: Address of the 128 bytes that receive the encoded map.
-
-    Raises:
-        KernrecError: The driver refuses the map.
-    """
+    """Write the encoded map of a tensor at `address` to 128 bytes at `target`. Raises `KernrecError` on failure."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(
@@ -141,9 +127,7 @@ def _encoder() -> Any:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How a kernel reads a tensor as a texture or surface. The tensor's axes are layers, z, y, x and channels, slowest
-    first.
-    """
+    """How a kernel reads a tensor of axes layers, z, y, x, channels (slowest first) as a texture or surface."""
 
     axes: int | None = None
     """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""
@@ -159,15 +143,8 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the extents of the image (x first) and its number of layers.
-
-        Args:
-            name: Name of the tensor.
-            shape: Shape of the tensor.
-
-        Raises:
-            UsageError: A tensor of this shape cannot be such an image.
-        """
+        """Return the extents (x first) and the number of layers of the image that the tensor `name` of this shape is.
+        Raises `UsageError` if a tensor of this shape cannot be such an image."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} is not its {self.channels} channels")

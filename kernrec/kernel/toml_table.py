@@ -47,18 +47,10 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a TOML file. `take` reads a key, and `done` raises an error if the table has keys that were not
-    read.
-    """
+    """One table of a TOML file. `take` reads a key, and `done` raises an error if keys were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table.
-
-        Args:
-            place: Name of the table in messages.
-            data: Content of the table.
-            named: Set that receives the names that the file's expressions use.
-        """
+        """Open a table that messages call `place`. `named` receives the names in the file's expressions."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -67,7 +59,6 @@ class Table:
         self.data: dict[str, Any] = data
 
     def inner(self, place: str, data: Any) -> "Table":
-        """Return a table that is nested in this one."""
         return Table(f"{self.place}: {place}", data, self.named)
 
     def error(self, message: object) -> UsageError:
@@ -109,14 +100,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse an expression that is the value of a key, or a part of that value.
-
-        Args:
-            key: The key.
-            text: Text of the expression.
-            names: Names that the expression may use.
-            noun: Word for such a name in messages.
-        """
+        """Parse `text`, the expression under a key. It may use `names`, each of which messages call a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -179,11 +163,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers in a config's row that are not tunables.
-
-        Raises:
-            UsageError: The list does not contain the config.
-        """
+        """Return a config's numbers that are not tunables. Raises `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -191,10 +171,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return, for each column, the index of each row's value in `values`; int64 (rows,).
-
-        Rows are sorted by these indices.
-        """
+        """Return for each column the index of each row's value in `values`, int64 (rows,). They sort the rows."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -207,15 +184,8 @@ class ConfigList:
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Read the `[configs]` table of a spec, or return None if there is none.
-
-    Args:
-        top: The spec.
-        values: Values of each tunable, keyed by name.
-
-    Raises:
-        UsageError: The table does not fit the tunables.
-    """
+    """Read the `[configs]` table of the spec `top`, or return None if there is none. `values` maps each tunable to its
+    values. Raises `UsageError` if the table does not fit the tunables."""
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None

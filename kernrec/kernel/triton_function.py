@@ -39,8 +39,7 @@ _ITEM = "{name}__{index}"
 
 SCRATCH = 2
 """Number of pointers that Triton passes after the function's own arguments: to scratch memory, and to the profiler's
-scratch memory.
-"""
+scratch memory."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,13 +58,8 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since the previous request of the same unit.
-
-    If there was none, the number is very large.
-
-    Args:
-        units: Requested unit, such as a sector or a cache line, of each request in order.
-    """
+    """Return, for each requested unit (a sector or line), the number of requests since its previous request, or a very
+    large number if there was none."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -74,9 +69,7 @@ def reuse_times(units: Array) -> Array:
 
 def lines_between(sectors: Array) -> Array:
     """Return, for each request, the average number of distinct cache lines requested during the sector's reuse time.
-
-    The number is infinite if the sector was not requested before.
-    """
+    The number is infinite if the sector was not requested before."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # For w = 0, 1 and so on: the number of requests whose line was not among the last w requests.
@@ -116,14 +109,8 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `run.read` and `run.write` of a block.
-
-    For each axis in `neighbors`, also yield each metric with the axis as a suffix.
-
-    Args:
-        trace: Requests of the block.
-        neighbors: Requests of the next block along each axis.
-    """
+    """Yield the metrics `run.read` and `run.write` of a block, each also with the suffix `.<axis>` for each axis along
+    which `neighbors` has the requests of the next block."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -134,9 +121,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return one number per sector that a block reads (or writes), ascending. It combines the step of the first access
-    with the sector.
-    """
+    """Return sorted numbers, each of which combines a sector that a block reads (or writes) with its first step."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -196,11 +181,8 @@ class FirstReads:
         return set(self._reads)
 
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
-        """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`.
-
-        The ratio is the number of distinct sectors that n consecutive blocks read, divided by the number that one block
-        reads.
-        """
+        """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`. The ratio is the number of distinct sectors
+        that n consecutive blocks read, divided by the number that one block reads."""
         for name, parts in self._reads.items():
             # Sort the reads by sector, then by block. Reads of one sector by consecutive blocks are then adjacent.
             reads = np.sort(np.concatenate(parts))
@@ -266,9 +248,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether running a block again gives the same result, because no block writes global memory that a block
-    reads.
-    """
+    """Return whether a block can run again, because its global writes do not change what it reads."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

@@ -21,8 +21,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
 """Probable element type of an array that PTX declares only as bytes, keyed by alignment. Other alignments stand for
-f32.
-"""
+f32."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols that a kernel may read. If the origin of an address is unknown, return all symbols in the
-    kernel's code.
-    """
+    """Return the symbols that a kernel may read: all in its code if the origin of an address is unknown."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -91,13 +88,7 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that no argument sets, so that the kernel reads zeros, or an empty text if there are
-    none.
-
-    Args:
-        variables: Variables of the module.
-        stated: Names of the variables that arguments set.
-    """
+    """Return a note on variables not in `stated`, which the kernel reads as zero, or an empty text without any."""
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -110,15 +101,9 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Find the arguments that set variables, and map the position of each to its variable.
+    """Map the position of each argument that sets a variable to the variable.
 
-    An argument sets a variable if it has the variable's name and there are more arguments than the kernel has
-    parameters.
-
-    Args:
-        order: Arguments of the launch.
-        parameters: Number of parameters of the kernel.
-        variables: Variables of the module.
+    An argument sets a variable if it has its name and there are more arguments than the kernel has `parameters`.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -129,11 +114,7 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the contents of variables that a spec sets, keyed by the variables' symbols in the code.
-
-    Returns:
-        Contents of `__constant__` variables, and contents of `__device__` variables.
-    """
+    """Return the contents of `__constant__` and of `__device__` variables that a spec sets, each keyed by symbol."""
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:

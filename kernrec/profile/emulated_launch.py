@@ -75,11 +75,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a bound launch to the emulator's form.
-
-    Args:
-        entry: Name of the kernel in the PTX, where it may be mangled.
-    """
+    """Convert a bound launch to the emulator's form. `entry` is the (mangled) name of the kernel in the PTX."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -98,11 +94,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the emulator's texture or surface for a tensor.
-
-    Raises:
-        UsageError: The tensor cannot be a texture or surface.
-    """
+    """Return the emulator's texture or surface for a tensor. Raises `UsageError` if that is impossible."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
@@ -128,9 +120,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Return a message if the arguments of a launch do not fit the parameters of the PTX kernel `name`. Otherwise,
-    return None.
-    """
+    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`, or None if they fit."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -145,16 +135,14 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Add to a launch everything that Triton's launcher passes: scratch memory, and tensor maps for descriptors.
-
-    A launch that needs neither is returned unchanged.
+    """Add scratch memory and tensor maps for descriptors to a launch. If it needs neither, return it unchanged.
 
     Args:
-        launch: launch with the function's own arguments. Each descriptor is represented by the name of its tensor.
+        launch: Launch with the function's own arguments. A descriptor is represented by the name of its tensor.
         ptx: PTX with the comment that describes what the launcher passes (`kernrec.compile.triton_launcher`).
 
     Raises:
-        KernrecError: the launch has other descriptors than the compiled code.
+        KernrecError: The launch has other descriptors than the compiled code.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
@@ -172,9 +160,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return the arguments for a descriptor that is passed as a tensor map: the map, then the tensor's shape and
-    strides.
-    """
+    """Return the arguments for a descriptor passed as a tensor map: the map, then shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -186,9 +172,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the arguments for a descriptor that is passed without a tensor map. Triton passes shape and
-    strides twice.
-    """
+    """Return the arguments for a descriptor without a tensor map. Triton passes shape and strides twice."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -38,11 +38,6 @@ class EmulationCache:
     """Cached emulation results of one kernel on one problem, keyed by code and arguments."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
-        """Open the cache of a kernel on a problem.
-
-        Args:
-            budget: Maximum number of PTX instructions of a block.
-        """
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
@@ -75,7 +70,6 @@ class EmulationCache:
 
 
 def _plain(profile: LaunchProfile) -> dict[str, object]:
-    """Return the fields of a profile that are the same for all architectures."""
     counts = profile.profile
     return {
         "launch": profile.launch,

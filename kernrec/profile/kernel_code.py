@@ -1,7 +1,4 @@
-"""Create the compilation job of a kernel's config.
-
-Configs with identical code have equal jobs, so the code is only compiled once.
-"""
+"""Create the compilation job of a kernel's config. Configs with identical code have equal jobs."""
 
 import re
 from functools import lru_cache
@@ -42,15 +39,13 @@ def code_key(job: CompileJob) -> CodeKey:
 def compile_job_for(
     kernel: Kernel, config: Config, problem: Problem, sm: int, folder: Path | None = None
 ) -> CompileJob:
-    """Return the compilation job of a config.
-
-    Configs that differ only in macros that the source does not use have equal jobs.
+    """Return the compilation job of a config. Configs that differ only in unused macros have equal jobs.
 
     Args:
-        config: the config.
-        problem: problem, which determines the data type and the layout.
-        sm: compute capability.
-        folder: folder from which a Triton source imports other files.
+        config: The config.
+        problem: Problem, which determines the data type and the layout.
+        sm: Compute capability.
+        folder: Folder from which a Triton source imports other files.
     """
     unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
@@ -73,9 +68,7 @@ def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled)
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with the suffix `:16` if the argument is a
-    multiple of 16.
-    """
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with `:16` for a multiple of 16."""
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

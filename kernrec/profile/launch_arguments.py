@@ -54,9 +54,7 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """Description of a buffer, whose content is generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or read from a NumPy
-    file (`a=@values.npy`).
-    """
+    """Description of a buffer: generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or a file (`a=@values.npy`)."""
 
     name: str
     path: Path | None = None
@@ -163,14 +161,7 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure.
-
-    Args:
-        fields: Types and values of its fields, such as `f32:1,i32:2`.
-
-    Raises:
-        UsageError: The value of a field is not a number.
-    """
+    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raises `UsageError` for other values."""
     raw, largest = bytearray(), 1
     for text in fields.split(","):
         described = read_description(text.strip()) if _SCALAR.fullmatch(text.strip()) else None
@@ -226,14 +217,7 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse the buffer in the description of an argument.
-
-    Args:
-        text: The whole description.
-        name: Name of the argument.
-        content: Part of the description that describes the buffer.
-        view: Text that stands for the argument in messages, if the argument is a texture or tensor map.
-    """
+    """Parse `content`, the buffer in the description `text`. Messages show a texture or tensor map as `view`."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):

@@ -27,15 +27,13 @@ from kernrec.util.light_dataclass import dataclass
 
 COUNTS_VERSION = 1
 """Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
-`analyze` profiles stored configs again.
-"""
+`analyze` profiles stored configs again."""
 VERSION = "version"
 """Name of the metric of a sampled launch that contains the `COUNTS_VERSION` of its counts."""
 
 Terms = Mapping[str, int]
 """Number of times that each part of a launch is executed. `block` is the number of thread blocks; each other key is a
-loop, whose value is its number of trips, summed over the grid.
-"""
+loop, whose value is its number of trips, summed over the grid."""
 
 
 class ProfileError(KernrecError):
@@ -117,11 +115,7 @@ class LaunchProfile:
     """Name and version of the compiler, as in `Compiled.compiler`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile.
-
-        Args:
-            variant: Values that `variant_key` identifies.
-        """
+        """Return the database row of this profile. `variant` contains the values that `variant_key` identifies."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
@@ -160,7 +154,7 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
 
 
 BLOCK_BUDGET = 20_000_000
-"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
+"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +167,7 @@ class ProfileTarget:
     folder: Path | None = None
     """Folder that contains the spec's `.npy` files."""
     budget: int = BLOCK_BUDGET
-    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
+    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
 
 
 @dataclass(frozen=True)

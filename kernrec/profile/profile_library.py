@@ -44,8 +44,7 @@ class Variant:
     """Values of the compile-time tunables, of `dtype` and of `layout`."""
     configs: Mapping[int, Sequence[Config]]
     """Configs that use the variant, keyed by architecture. They differ only in launch-time tunables. Together, they
-    include every launch that any config of the variant has.
-    """
+    include every launch that any config of the variant has."""
 
 
 def profile_variant(
@@ -114,9 +113,7 @@ def profile_architectures(
 
 
 class _ProbeEmulator:
-    """Emulator that runs each distinct launch of compiled code only once. It parses the PTX when the first
-    launch runs.
-    """
+    """Emulator that runs each distinct launch of compiled code once, and parses the PTX at the first launch."""
 
     def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
         self._compiled = compiled
@@ -171,9 +168,7 @@ class VariantFailure:
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
-    """Return every variant of a kernel for all its data types and layouts, each with the architectures on which it can
-    run.
-    """
+    """Return every variant of a kernel for all data types and layouts, with the architectures that can run it."""
     variants: list[Variant] = []
     configs_of: dict[str, dict[int, Sequence[Config]]] = {}
     for layout in kernel.layouts:
@@ -203,7 +198,7 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the profiles of variants as they become available.
+    """Yield the database rows of each variant's profiles, or failures, as they become available.
 
     If a variant cannot be profiled, only this variant and variants with the same code fail.
 
@@ -211,9 +206,6 @@ def profile_variants(
         stored: (variant key, architecture) pairs whose profiles are already stored.
         processors: Processors for compiling and emulating, or a number of processes on this machine.
         timeout_s: Time limit of one compilation in seconds.
-
-    Yields:
-        The database rows of one variant, or a failure.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
@@ -253,7 +245,6 @@ def profile_variants(
 
 
 def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
-    """Return the compilation job of a variant. Its code does not depend on the problem's dimensions."""
     config = next(iter(variant.configs.values()))[0]
     dims = kernel.definition.dims
     least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in dims}

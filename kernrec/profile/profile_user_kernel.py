@@ -39,15 +39,13 @@ Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield the profiles of configs as they become available.
-
-    If a config cannot be profiled, only this config and equivalent configs fail.
+    """Yield the profiles of configs as they become available. A failure affects only equivalent configs.
 
     Args:
-        kernel: the kernel, which is profiled by emulating a sample of its blocks.
-        configs: configs to profile.
-        target: problem and architecture.
-        processors: processors for compiling and emulating, or a number of processes on this machine.
+        kernel: Kernel that is profiled by emulating a sample of its blocks.
+        configs: Configs to profile.
+        target: Problem and architecture.
+        processors: Processors for compiling and emulating, or a number of processes on this machine.
 
     Yields:
         Equivalent configs with the database rows of their profiles, or a failure.
@@ -215,10 +213,8 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the problem's tensors, which are created once per process.
-
-    A config may therefore read outputs that an earlier config has written.
-    """
+    """Return the problem's tensors, which are created once per process. A config may therefore read outputs that an
+    earlier config has written."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

@@ -176,10 +176,8 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return examples of descriptions of arguments that fit a kernel's parameters.
-
-    The names are those in the CUDA source, if it is available.
-    """
+    """Return examples of descriptions of arguments that fit a kernel's parameters. The names are those in the CUDA
+    source, if it is available."""
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -206,13 +204,10 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the name in the PTX of a kernel. If `entry` is None, return the name of the module's only kernel.
-
-    Args:
-        entry: Name of the kernel in C++ or PTX, or None.
+    """Return the name in the PTX of the kernel `entry` (its C++ or PTX name), or of the only kernel if `entry` is None.
 
     Raises:
-        UsageError: the kernel does not exist, or `entry` is None and there are several kernels.
+        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:
@@ -316,13 +311,11 @@ def kernel_of_ptx(
 
 
 def _oldest_sm(module: Module) -> dict[str, int]:
-    """Return the spec key `min_sm` if the PTX can run on GPUs older than Turing. For newer PTX, return no key."""
     target = re.match(r"sm_(\d+)", module.target)
     return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
-    """Return the reason why a kernel's block shape cannot be changed, or an empty text if it can."""
     if facts.required_block is not None:
         return "the code requires it (.reqntid)"
     if not facts.reads_block:

@@ -104,8 +104,7 @@ class BlockSample:
 
     inner: tuple[int, ...]
     """The block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents
-    all blocks that `ends` does not represent.
-    """
+    all blocks that `ends` does not represent."""
     axes: tuple[int, ...]
     """Axes along which the grid has more than one block: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
@@ -217,9 +216,7 @@ def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
-    """Emulate a sample of a launch's blocks, and return the metrics that the module's docstring lists, as means per
-    block.
-    """
+    """Emulate a sample of a launch's blocks, and return mean metrics per block (see the module's docstring)."""
     return _sampled(_as_assembled(module, launch.entry), launch, options)
 
 
@@ -300,12 +297,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate blocks, and return their event counts and how often each warp executed each basic block.
+    """Emulate blocks. Return their counts, and how often each warp ran each basic block, (basic blocks, warps).
 
-    If blocks belong to a cluster, the whole cluster is emulated, and each block counts as the cluster's average block.
-
-    Returns:
-        Counts by metric, and executions of each basic block by each warp of a block; (basic blocks, warps).
+    If blocks are in clusters, whole clusters are emulated, and each block counts as its cluster's average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -331,16 +325,12 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
 
 
 def _from_code(emulation: Emulation, lowering: MachineLowering, ran: Mapping[int, float]) -> float:
-    """Return the fraction of the issued machine instructions that were counted in machine code instead of estimated."""
     taken = lowering.mix(emulation.function).from_code
     issued = [sum(issue.values()) * ran.get(index, 0) for index, issue in enumerate(emulation.issue)]
     return sum(count for count, from_code in zip(issued, taken, strict=True) if from_code) / max(sum(issued), 1.0)
 
 
 def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """Return how often the instructions with nearly the maximum number of live registers are executed, as a mean per
-    instruction.
-    """
     peaks = live_by_block(emulation.function)
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)

@@ -28,12 +28,10 @@ _MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
     """Return a writable flat array of `count` elements that repeats `values`, like `np.resize(values, count)`.
 
-    The repetitions share memory, if possible.
-
     Args:
-        values: Flat array. If its size is not a multiple of the page size, or much smaller than the result, the
-            repetitions are copies.
-        count: Number of elements of the result, at least the number of elements of `values`.
+        values: Flat array. Repetitions share its memory if it fills whole pages and is not much smaller than the
+            result.
+        count: Number of elements, at least that of `values`.
 
     Raises:
         MemoryError: The process has no address space left.
@@ -75,8 +73,7 @@ ELEMENTS = {
 
 DRAWN_BYTES = 64 << 20
 """Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats them in the same
-memory, to save memory.
-"""
+memory, to save memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.
@@ -100,11 +97,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Return tensors with the values of `sample_tensors`.
-
-        Raises:
-            UsageError: The values need too much memory.
-        """
+        """Return the tensors of `sample_tensors`. Raises `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -127,16 +120,12 @@ class Tensors:
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the tensors of a problem before the launch, keyed by name. Outputs are zero.
-
-    Each tensor is a flat array in its memory format.
+    """Return the tensors of a problem before the launch by name, as flat arrays in their memory format. Outputs are
+    zero.
 
     Args:
-        kernel: kernel whose spec declares the values.
-        folder: folder that contains the spec's `.npy` files.
-
-    Raises:
-        UsageError: a file has changed since the spec was read.
+        kernel: Kernel whose spec declares the values.
+        folder: Folder with the spec's `.npy` files. If a file changed since the spec was read, `UsageError` is raised.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())

@@ -45,9 +45,7 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a spec from a `TritonCall`. It converts names to kernrec's spelling, and specializes arguments like
-    Triton.
-    """
+    """Builder of a spec from a `TritonCall`, with names in kernrec's spelling and Triton's specialization."""
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
@@ -117,9 +115,7 @@ class _CallReader:
         return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the description of the function, including the grid of each config, from a process that loads the
-        function.
-        """
+        """Return the function's description, with each config's grid, from a process that loads the function."""
         call = self.call
         request = {
             "source": self.source,
@@ -178,9 +174,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and add its field names as a constant. Return any other argument
-        unchanged.
-        """
+        """Return the items of a named tuple, and make its fields a constant. Return other arguments unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
@@ -228,9 +222,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return the spec's form of a tensor descriptor that the host program passes. Its block may name constants of
-        the config.
-        """
+        """Return a host tensor descriptor in the spec's form. Its block may name constants of the config."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -252,9 +244,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return the columns, rows and tunables of the list of configs. Constants that are not integers are moved to
-        `defines`.
-        """
+        """Return columns, rows and tunables of the list of configs. Constants other than integers become `defines`."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -287,13 +277,8 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return how the launch passes a parameter.
-
-        Returns:
-            The argument of the launch (an empty text for a constant), Triton's type of the parameter if it differs from
-            the argument's type (otherwise an empty text), and whether Triton knows that the argument is a multiple of
-            16.
-        """
+        """Return the argument of the launch (empty for a constant), Triton's type (empty unless special), and whether
+        Triton knows that the argument is a multiple of 16."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:

@@ -53,14 +53,11 @@ class TritonCall:
     function: str
     arguments: Mapping[str, Any]
     """Arguments, keyed by parameter. An argument is a number, text, None, a table with `dtype` and `shape` or with
-    `values` for a tensor, or a table with `python`, the text of another constant.
-    """
+    `values` for a tensor, or a table with `python`, the text of another constant."""
     grid: str | Sequence[Any] | Callable[..., Any]
     """The grid: its extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs to evaluate. None stands for the configs of the function's autotuner or, if it has no autotuner, for
-    Triton's default options.
-    """
+    """Configs. None stands for those of the autotuner or, without autotuner, for Triton's default options."""
     flops: str | None = None
     """Expression for the number of floating-point operations, or None."""
     place: str = "the call"
@@ -170,9 +167,7 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements between the first and the last element of a tensor in memory, both included; at
-    least 1.
-    """
+    """Return the number of elements in memory from a tensor's first to its last element, at least 1."""
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)
@@ -188,7 +183,6 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def _filled(name: str, arguments: Mapping[str, Any]) -> str:
-    """Replace names in braces by the values of integer arguments: `routing-{M}.npy` -> `routing-4096.npy`."""
     numbers = integers(arguments)
 
     def value_of(place: re.Match[str]) -> str:

@@ -110,9 +110,7 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of work among blocks 0 to `total` - 1.
-
-    The result is empty if all blocks except the first and the last do equal work.
+    """Return the levels of work of blocks 0 to `total` - 1, or none if all but the first and the last do equal work.
 
     Args:
         work: Function that returns the work of a block, given its number. Neighboring blocks do similar work.

@@ -124,10 +124,8 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether the baseline is faster even if its latency is at the upper end of the interval.
-
-        The expected latency of the top recommendation is the reference.
-        """
+        """Whether the baseline is faster even if its latency is at the upper end of the interval. The expected latency
+        of the top recommendation is the reference."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
@@ -176,10 +174,6 @@ def baselines_of(
     backends, or if the inputs of the context are not random.
 
     Args:
-        context: context that provides the models of backends.
-        problem: problem of an op.
-        gpu: the GPU.
-        point: power limit and clock.
         backends: backends to include; all by default.
 
     Raises:
@@ -232,11 +226,7 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Limit the latency of a physical prediction for a matmul with few rows.
-
-    The matmul can be padded to `FEW_ROWS` rows, the smallest number with recordings. So it takes at most as long as the
-    learned baseline of the padded matmul.
-    """
+    """Limit a matmul's predicted latency to the learned latency of the matmul padded to `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -252,10 +242,8 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the superseded versions of backends, in the form `backend@version`.
-
-    An answer includes the baseline of such a version only if the user requests the version.
-    """
+    """Return the superseded versions of backends, in the form `backend@version`. An answer includes the baseline of
+    such a version only if the user requests the version."""
     model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -263,18 +251,7 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return the baselines of some superseded versions of backends.
-
-    Args:
-        context: context that provides the models of backends.
-        problem: problem of an op.
-        gpu: the GPU.
-        versions: requested versions, in the form `backend@version`.
-        others: superseded versions that were not requested, in the same form.
-
-    Returns:
-        Predictions for versions without a recording of the problem, and recordings of the other versions.
-    """
+    """Return predictions for versions that lack a recording of the problem, and the recordings of the rest."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -287,10 +264,8 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a problem that is a layer of a network, fastest first.
-
-    No layer's weights are in L2 when the layer starts (`read_cold`). See `baselines_of` for the arguments and errors.
-    """
+    """Return the baselines of a problem that is a layer of a network, fastest first. No layer's weights are in L2 when
+    the layer starts (`read_cold`). See `baselines_of` for the arguments and errors."""
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
@@ -303,8 +278,6 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
     Args:
         baseline: baseline of the problem, possibly benchmarked with weights in L2.
-        problem: the layer.
-        gpu: the GPU.
     """
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
@@ -313,10 +286,8 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a network layer whose weights are not in L2.
-
-    The latency is raised at least to `cold_seconds`, at constant power.
-    """
+    """Return latency and energy of a network layer whose weights are not in L2. The latency is raised at least to
+    `cold_seconds`, at constant power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy

@@ -91,7 +91,6 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
 
 @lru_cache(maxsize=8)  # Enumerating a space may take long.
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
-    """Return the config space of a kernel without constraint number `index` of `field`."""
     constraints = getattr(kernel, field)
     relaxed = replace(kernel, **{field: constraints[:index] + constraints[index + 1 :]})
     return Space(relaxed, sm, limits, dtype, layout)
@@ -111,7 +110,6 @@ def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Return whether any config of the spaces can run a problem. A kernel whose op cannot express it is skipped."""
     able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
     return any(len(space.at(problem).rows) for space in able)
 
@@ -121,15 +119,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of one dimension that a kernel can run, if the other dimensions stay as they are.
-
-    Return None if the size of this dimension is not the reason why no kernel runs the problem.
-
-    Args:
-        spaces: config spaces of the kernels.
-        problem: problem that no kernel runs.
-        name: name of the dimension.
-    """
+    """Return the largest size of a dimension that a kernel can run, or None if changing this size does not help."""
 
     def runs(value: int) -> bool:
         try:
@@ -174,10 +164,6 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
     Yield nothing if the GPU can compute in the problem's data type, or if this data type is quantized. Quantized types
     are not replaced, because users who ask about them compare GPUs.
-
-    Args:
-        problem: problem of an op.
-        gpu: the GPU.
     """
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return

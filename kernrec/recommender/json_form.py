@@ -45,10 +45,8 @@ class JsonForm(FormerNames):
     record."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes in `JSON` as plain values. Keys contain the unit.
-
-        An `Estimate` adds its interval under further keys.
-        """
+        """Return the attributes in `JSON` as plain values. Keys contain the unit. An `Estimate` adds its interval under
+        further keys."""
         values: dict[str, Any] = {}
         for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             value = getattr(self, name)
@@ -63,10 +61,8 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain values for JSON.
-
-    A GPU or kernel becomes its name, a problem its key, a network its title, and a record its `as_dict`.
-    """
+    """Convert a value to plain values for JSON. A GPU or kernel becomes its name, a problem its key, a network its
+    title, and a record its `as_dict`."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):

@@ -94,11 +94,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """Return, for each other layout, the size constraints of each kernel that the problem's layout lacks.
-
-    The constraints of a kernel are represented by an engine's `Space` with one config. The result depends only on the
-    op, data type and layout of the problem.
-    """
+    """Return, for each other layout, the size constraints of the kernels that the problem's layout lacks."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -148,9 +144,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
     costs are compared at the default power limit, so that the result does not depend on the query.
 
     Args:
-        context: databases and models.
         problem: problem in the op's default layout.
-        gpu: the GPU.
         others: layouts to try, from `layouts_that_matter`.
     """
     if measured := _measured_layout(context, problem, gpu, others):
@@ -187,10 +181,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in a layout in which it was measured, or None if the databases contain no measurements of it.
-
-    The layout of `problem` takes precedence, then the first of `others`.
-    """
+    """Return the problem in the first layout with measurements, or None. The layout of `problem` comes first."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -202,10 +193,8 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain | None:
-    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout.
-
-    Only kernels that the answer's layout lacks are considered, at the first operating point of the query.
-    """
+    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout. Only
+    kernels that the answer's layout lacks are considered, at the first operating point of the query."""
     problem, gpu = answer.problem, answer.gpu
     if not answer.recommendations:
         return None

@@ -90,9 +90,6 @@ def answer_many(
     """Return the top recommendation for each of many shapes of an op.
 
     Args:
-        recommender: the recommender.
-        op: name of the op.
-        gpu: name of the GPU.
         dims: sizes keyed by dimension. Each is one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock. Bounds are not allowed.
         kind: `dtype` and `layout` of all shapes. The defaults are those of `Request`.
@@ -131,7 +128,6 @@ def answer_many(
 
 
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
-    """Return the same values as `_row`, for the best candidate of a set."""
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
     table, point = candidates.ranked.kernels[number].costs.table, candidates.points[picked[0][0]]

@@ -46,8 +46,6 @@ class Recordings:
         """Return the recordings for a problem. A bias and an activation of the problem are ignored.
 
         Args:
-            problem: the problem.
-            gpu: the GPU.
             superseded: versions of backends whose recordings are ignored, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
@@ -129,7 +127,6 @@ def published_predictions(
     backend, or from the first prediction if there is none for this backend.
 
     Args:
-        recordings: recordings of the problem.
         predictions: predictions for backends.
         backends: backends to include; empty for all.
     """

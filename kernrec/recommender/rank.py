@@ -143,12 +143,7 @@ class RankedSpace:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept.
-
-        Args:
-            kernel: index of the kernel.
-            problem: index of the problem.
-        """
+        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -165,19 +160,8 @@ class RankedSpace:
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Apply the measurements of a kernel to the costs of its candidates.
-
-        Args:
-            number: index of the kernel.
-            values: latency, energy and power of the candidates, (3, points, C).
-            kind: column of `kinds` that applies to each latency and energy, (2, points, C).
-            kinds: intervals and sources as in `Costs.kinds`, (2, 4, K).
-            scored: ascending positions of the N candidates that the kernel's model evaluated, (N,).
-            features: features of these candidates, (N, F).
-
-        Returns:
-            New `values`, `kind` and `kinds`.
-        """
+        """Apply the measurements of a kernel to `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K).
+        The model evaluated the N candidates at `scored`, which have the `features` (N, F)."""
         taken = self.kernels[number].taken
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
@@ -199,12 +183,8 @@ and a number of at least 0 is the index of a kernel."""
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return reference times of a problem from other sources than kernels.
-
-    Returns:
-        Fastest baseline, or None if there is none; time that a physical model predicts, or None if it is not needed;
-        and the values in the engine's `Ranking::Figure`.
-    """
+    """Return the fastest baseline or None, a physical model's time or None, and the engine's `Ranking::Figure`
+    values."""
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -218,17 +198,8 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return costs that include measurements, if there are measurements for at least one operating point.
-
-    Predictions at a point without measurements are corrected by the point with the most measured configs, or by the
-    first of several such points.
-
-    Args:
-        predicted: predicted costs of the kernel's candidates, (points, C).
-        taken: for each operating point, the positions of the measured candidates and their measurements.
-        model: positions of the candidates that the kernel's model evaluated, and their features; None if no trained
-            model applies.
-    """
+    """Return costs that include measurements. Points without measurements are corrected by the point with the most
+    measured configs."""
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

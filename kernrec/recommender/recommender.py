@@ -69,10 +69,8 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class Recommender:
-    """Answer requests with data of the given databases and of the shipped database.
-
-    The arguments are those of `Context`. Pass `context` instead to use a context that is already open.
-    """
+    """Answer requests with data of the given databases and of the shipped database. The arguments are those of
+    `Context`. Pass `context` instead to use a context that is already open."""
 
     def __init__(
         self,
@@ -111,10 +109,8 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op.
-
-        See `Request` for the arguments and `answer` for the errors.
-        """
+        """Return the recommendations for one problem of an op. See `Request` for the arguments and `answer` for the
+        errors."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -141,15 +137,8 @@ class Recommender:
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer for a problem. Answers are cached until a database changes.
-
-        Args:
-            problem: problem of an op.
-            gpu: the GPU.
-            query: objective, bounds and operating point.
-            fixed: whether the user fixed the layout. If True, a note reports a much faster layout. If None, the problem
-                keeps its layout, and other layouts are not considered.
-        """
+        """Return the answer for a problem, cached until a database changes. `fixed` states whether the user fixed the
+        layout; None means that other layouts are not considered."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
@@ -173,7 +162,6 @@ class Recommender:
 
         Args:
             problems: problems in the op's default layout.
-            gpu: the GPU.
             points: operating points of the answers. If possible, layouts are compared with estimates at these points,
                 so that the answers can reuse the estimates.
         """
@@ -238,7 +226,6 @@ class Recommender:
 
         Args:
             problems: problems of one op, data type and layout.
-            gpu: the GPU.
             query: query that applies to every problem.
             fixed: whether the user fixed the layout.
         """
@@ -261,10 +248,8 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem, in its data type or in a replacement.
-
-        The data type is replaced only if no kernel runs the problem and the GPU cannot compute in this data type.
-        """
+        """Return the answer in the data type of the problem or, if neither a kernel nor the GPU supports it, in a
+        replacement."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -298,10 +283,8 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return recommended configs of one kernel at the requested power limit, or over a range of limits.
-
-        The answer compares their costs with costs at the default power limit.
-        """
+        """Return recommended configs of one kernel at the requested power limit, or over a range of limits. The answer
+        compares their costs with costs at the default power limit."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
@@ -362,10 +345,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of a problem. They do not depend on the bounds of a query.
-
-        If there are several operating points, the power limits at which the kernels were measured are added to them.
-        """
+        """Return the candidates. If there are several points, the power limits of measurements are added."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(

@@ -28,11 +28,8 @@ from kernrec.util.light_dataclass import dataclass
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations.
-
-    `latency` and `energy` minimize one cost, and `edp` minimizes the energy-delay product (energy x latency). `pareto`
-    recommends configs on the Pareto front of latency and energy.
-    """
+    """Criterion for recommendations. `latency` and `energy` minimize one cost, and `edp` minimizes the energy-delay
+    product (energy x latency). `pareto` recommends configs on the Pareto front of latency and energy."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -241,10 +238,8 @@ def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return operating points at power limits below the default, which a request about an op sweeps over.
-
-    Some boards accept limits above the default, but users who ask for a config do not expect to raise the limit.
-    """
+    """Return operating points at power limits below the default, which a request about an op sweeps over. Some boards
+    accept limits above the default, but users who ask for a config do not expect to raise the limit."""
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
@@ -257,7 +252,6 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
     """Return the operating points of a sweep over locked core clocks.
 
     Args:
-        gpu: the GPU.
         limit_w: power limit of all points in watts; None for the GPU's default.
     """
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
@@ -265,10 +259,8 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points for a request about an op.
-
-    The requested point comes first. The points of a sweep follow, if the query needs a sweep.
-    """
+    """Return the operating points for a request about an op. The requested point comes first. The points of a sweep
+    follow, if the query needs a sweep."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
@@ -293,10 +285,8 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits, in ascending watts, at which any of the kernels was measured on a GPU.
-
-    Limits outside the range of the GPU are skipped.
-    """
+    """Return the power limits, in ascending watts, at which any of the kernels was measured on a GPU. Limits outside
+    the range of the GPU are skipped."""
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

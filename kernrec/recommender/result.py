@@ -62,10 +62,8 @@ class Comparison(JsonForm):
 
 @dataclass(frozen=True)
 class Saving(JsonForm):
-    """Energy that the config of the top recommendation saves at another power limit or clock without losing time.
-
-    The reference is the GPU's default power limit without a locked clock.
-    """
+    """Energy that the config of the top recommendation saves at another power limit or clock without losing time. The
+    reference is the GPU's default power limit without a locked clock."""
 
     power_limit_w: float
     """Power limit in watts at the other operating point; the GPU's default if no limit is set."""
@@ -160,10 +158,8 @@ class Recommendation(RecommendationNames, JsonForm):
 
 @dataclass(frozen=True)
 class Foreign(MeasuredNames, JsonForm):
-    """Measured config of a kernel that is not in kernrec's library.
-
-    kernrec can compare such a config with others, but it cannot emit code for the config.
-    """
+    """Measured config of a kernel that is not in kernrec's library. kernrec can compare such a config with others, but
+    it cannot emit code for the config."""
 
     JSON = (
         "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
@@ -289,10 +285,8 @@ class Answer(AnswerNames, JsonForm):
 
     @cached_property
     def baselines(self) -> "tuple[Baseline, ...]":
-        """Baselines at the operating point of the top recommendation, fastest first.
-
-        They are computed when this attribute is first read.
-        """
+        """Baselines at the operating point of the top recommendation, fastest first. They are computed when this
+        attribute is first read."""
         if self.context is None:
             return ()
         from kernrec.recommender.baselines import baselines_of, beside
@@ -340,10 +334,8 @@ class Answer(AnswerNames, JsonForm):
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value that the objective minimizes. For a Pareto front, this is the latency.
-
-        If the objective counts energy and `energy_j` is None, return infinity.
-        """
+        """Return the value that the objective minimizes. For a Pareto front, this is the latency. If the objective
+        counts energy and `energy_j` is None, return infinity."""
         if self.objective in (Objective.LATENCY, Objective.PARETO):
             return latency_s
         if energy_j is None:

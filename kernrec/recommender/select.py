@@ -43,7 +43,6 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     """Pick at most `top` candidates, best first. For a Pareto front, the fastest comes first.
 
     Args:
-        candidates: candidate set, which must not be empty.
         query: bounds and objective.
         first: index of the first operating point to pick from. Earlier operating points serve only as references.
         top: maximum number of picks; None for `query.top`.
@@ -62,7 +61,6 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     Args:
         picked: result of the engine. If no candidate satisfies the bounds, it is a number instead of picks: the lowest
             power of any candidate in watts, or NaN if no candidate has the requested source.
-        query: query with the bounds.
         gpu: name of the GPU, for the message.
 
     Raises:
@@ -84,7 +82,6 @@ def rows_of(
     """Pick candidates as `select` does, and merge similar ones.
 
     Args:
-        candidates: candidate set, which must not be empty.
         query: bounds and objective.
         first: index of the first operating point to pick from.
         of_op: whether the request is about an op, not about one kernel.

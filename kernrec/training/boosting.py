@@ -27,10 +27,8 @@ _SAME_LOSS = 0.005  # Maximum relative difference between two losses that count 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings for growing trees.
-
-    The defaults were chosen on the recorded search spaces of convolutions. Depth and number of trees are small, because
-    both increase the time of a query.
+    """Settings for growing trees. The defaults were chosen on the recorded search spaces of convolutions. Depth and
+    number of trees are small, because both increase the time of a query.
     """
 
     rounds: int = 200
@@ -76,11 +74,9 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return training data for differences between the latencies of configs, which transfer to other GPUs.
-
-        From each target, the mean over all configs of the same kernel on the same GPU and problem is subtracted. The
-        mean is weighted like the loss. So the targets of a problem's fast configs are about 0 on average, and the trees
-        do not change the level of the analytical model's predictions.
+        """Return training data for differences between the latencies of configs, which transfer to other GPUs: from
+        each target, the mean over the configs of the same kernel, GPU and problem is subtracted. The mean is weighted
+        like the loss, so that the targets of fast configs are about 0 on average.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -99,11 +95,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor between 0 and 1 by which predictions must be multiplied to fit the targets best.
-
-        Args:
-            predicted: Predicted targets, (N,). Rows with NaN are ignored.
-        """
+        """Return the factor, 0 to 1, by which predicted targets must be multiplied to fit best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -120,24 +112,11 @@ class TrainedHead:
     rounds: int
     """Number of trees, which cross-validation chose."""
     out_of_fold: Array
-    """Prediction of each row by trees that were trained without the row's group, (N,). NaN if the row's target was not
-    measured.
-    """
+    """Prediction of each row by trees trained without the row's group, (N,); NaN if the target was not measured."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Predict the targets of some rows by trees that are trained only on other rows.
-
-    Args:
-        data: Features and targets of all rows.
-        trained_on: Indices of the rows to train on.
-        rows: Indices of the rows to predict.
-        rounds: Number of trees.
-        settings: Settings for growing trees.
-
-    Returns:
-        Predicted targets, (len(rows),).
-    """
+    """Return predicted targets of the rows with indices `rows`, by trees trained only on the rows `trained_on`."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -187,18 +166,8 @@ def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees, and compute their loss on held-out rows.
-
-    Args:
-        data: Features and targets of all rows.
-        rows: Indices of the rows to train on.
-        rounds: Maximum number of trees.
-        held_out: Indices of rows for computing the loss and for stopping early, or None.
-        settings: Settings for growing trees.
-
-    Returns:
-        The trees as an XGBoost booster, and the weighted mean squared error on the held-out rows after each tree,
-            (rounds,). Without held-out rows, the errors are 0.
+    """Train trees on the rows with indices `rows`. Return the booster and the weighted mean squared error on the rows
+    `held_out` after each tree, (rounds,), or zeros without held-out rows.
     """
     xgboost = import_optional("xgboost", "training a model", "train")
 
@@ -233,9 +202,4 @@ def _boost(
 
 
 def _fewest_trees(loss: Array) -> int:
-    """Return the smallest number of trees whose loss is close to the minimum. Fewer trees make queries faster.
-
-    Args:
-        loss: Loss after each tree, (rounds,).
-    """
     return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1

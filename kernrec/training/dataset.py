@@ -32,10 +32,8 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,). NaN if it was not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections of the analytical model by an existing model of this kernel, (N,), keyed by head.
-
-    A correction is a term that is added to the logarithm of the analytical prediction. The model to be trained learns
-    the errors that remain after this correction. The dictionary is empty if there is no such model.
+    """Corrections of the analytical model by an existing model of this kernel, (N,), keyed by head: terms that are
+    added to the logarithms of predictions. The model to be trained learns the remaining errors.
     """
     trust: Array | None = None
     """Weight of each row relative to a trusted row, (N,). None if all rows are trusted."""
@@ -52,11 +50,7 @@ class RowGroup:
 
     @property
     def row_kind(self) -> str:
-        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`.
-
-        It comes from the kernel's tunable `unaligned` (see `kernrec.model.learn.features.row_kind`), and is empty if
-        the kernel does not have this tunable.
-        """
+        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`, or an empty string."""
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -65,11 +59,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Measured rows of several groups, concatenated. N is the number of rows of all groups.
-
-    Raises:
-        UsageError: There is no group.
-    """
+    """Measured rows of several groups, concatenated to N rows. Raise `UsageError` if there is no group."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
@@ -98,13 +88,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,), that identifies the values of some fields of the row's group.
-
-        Two rows have the same number if and only if their groups agree in all these fields.
-
-        Args:
-            fields: Names of fields or properties of `RowGroup`.
-        """
+        """Return a number for each row, (N,). Rows have the same number if their groups agree in the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -126,11 +110,7 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the predictions of the analytical model, corrected by `RowGroup.beneath`.
-
-        Returns:
-            Latency in seconds and power in watts, (N,) each, keyed by head (`latency` and `power`).
-        """
+        """Return the predicted latency (s) and power (W) by head, (N,), with the corrections in `RowGroup.beneath`."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -142,19 +122,13 @@ class Dataset:
 
     @cached_property
     def least(self) -> Array:
-        """Return log(minimum possible latency / predicted latency) of each row, (N,).
-
-        The predicted latency is that of `analytical`.
-        """
+        """Return log(minimum possible latency / predicted latency in `analytical`) of each row, (N,)."""
         least = [least_log_ratio(group.inputs) for group in self.groups]
         return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / predicted) of each row, (N,), keyed by head (`latency` and `power`).
-
-        The predictions are those of `analytical`. Values are NaN if the quantity was not measured.
-        """
+        """Return log(measured / prediction in `analytical`), (N,), keyed by head. NaN if it was not measured."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 

@@ -32,23 +32,18 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method for one quantity (latency, energy or EDP), as means over problems.
-
-    A score is NaN if it does not apply to the method or quantity.
-    """
+    """Scores of one method for one quantity, as means over problems. A score that does not apply is NaN."""
 
     method: str
     quantity: str
     problems: int
     """Number of scored problems."""
     efficiency: dict[int, float]
-    """Best measured cost of all configs, divided by that of the first k recommendations, keyed by k."""
+    """Best measured cost of all configs, divided by the best among the first k recommendations, keyed by k."""
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to find a config that costs at most 5 % more than the best config,
-    if configs are measured in the recommended order.
-    """
+    """Fraction of configs that need not be measured to come within 5 % of the best cost, in the recommended order."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -58,18 +53,14 @@ class MethodScore:
     width: float = _NAN
     """Upper end of the 90 % interval divided by its lower end, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended Pareto front, computed from measured costs, as a fraction of the true front's
-    hypervolume.
-    """
+    """Hypervolume of the recommended front's measured costs, as a fraction of the true front's hypervolume."""
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves, relative to the top recommendation of `occupancy`."""
+    """Fraction of energy that the top recommendation saves, relative to that of the method `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
+    """Fraction by which the top recommendation is slower than that of the method `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves, relative to the config that was measured to be the fastest.
-
-    The low-energy config has the lowest predicted energy among the configs that are predicted to be at most
-    `MOST_SLOWDOWN` slower than the fastest prediction.
+    """Fraction of energy that a low-energy config saves, relative to the fastest measured config. The low-energy config
+    has the lowest predicted energy of all that are predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
     """
     lowest_energy_slowdown: float = _NAN
     """Fraction by which the low-energy config of `lowest_energy_saved` is slower than the fastest measured config."""
@@ -185,13 +176,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need energy: front recall, energy savings and slowdowns.
-
-    Args:
-        method: The method to score.
-        problem: The problem, with measured energies.
-        order: Indices of the configs in ascending order of predicted energy.
-    """
+    """Return the scores of `MethodScore` that need energy. `order` sorts the configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

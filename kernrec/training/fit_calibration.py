@@ -55,9 +55,7 @@ reading errors. The power is predicted if it was not measured.
 _RANK_LOSS = 0.01
 """Rank correlation that calibrated predictions may lose at most, if their error is smaller."""
 _PRIOR_WEIGHT = 0.001
-"""Weight of the regularization toward a multiplier of 1, where a problem has the weight 1. The regularization only
-matters if the measurements do not determine a multiplier.
-"""
+"""Weight of the regularization toward 1, as a number of problems. It matters if rows do not determine a multiplier."""
 _LEAST_SHARE = 0.05
 """A multiplier is fitted only if the 90th percentile of its part's fraction of the whole exceeds this value."""
 _ITERATIONS = 12
@@ -129,13 +127,11 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
     """Fit a calibration for each architecture with enough measurements, and return the results.
 
     Args:
-        groups: Measured rows, with predictions of the uncalibrated analytical model as inputs. Groups of kernels
-            without a static profile are ignored.
+        groups: Measured rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
         origin: Provenance of the measurements, which is stored with the calibrations.
 
     Raises:
-        KernrecError: No architecture has measurements of `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs. The
-            message contains the missing numbers.
+        KernrecError: No architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
@@ -148,14 +144,8 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Predict the costs of a group's N configs by the analytical model with a calibration, with the TDP as power limit.
-
-    Args:
-        group: Group of a kernel with a static profile. Its inputs must come from the uncalibrated model.
-        calibration: Calibration of the GPU's architecture.
-
-    Returns:
-        `latency` in seconds and `energy` in joules, (N,) each.
+    """Return latency (s) and energy (J), (N,), of a group by the analytical model with a calibration, at the TDP. The
+    group's inputs must come from the uncalibrated model and a static profile.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
@@ -185,21 +175,14 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return the predicted energies of core events and of DRAM traffic in joules, (N,) each.
-
-        An energy is 0 if the inputs do not contain it.
-        """
+        """Return predicted energies of core events and of DRAM traffic in joules, (N,) each, or zeros if unknown."""
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return predicted core time and DRAM time as fractions of the measured latency, to the power of `OVERLAP`.
-
-        Core time is for the clock without a power limit. The measured latency excludes the launch overhead.
-
-        Returns:
-            Array (timed rows, 2).
+        """Return predicted core time (at the clock without power limit) and DRAM time as fractions of the measured
+        latency beyond the launch overhead, to the power of `OVERLAP`, (timed rows, 2).
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -208,10 +191,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy as fractions of the measured energy, (powered rows, 3).
-
-        The three parts are predicted for the measured latency.
-        """
+        """Return predicted static, core and DRAM energy as fractions of the measured energy, (powered rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -245,7 +225,6 @@ def _missing(rows: Sequence[_CalibrationRows]) -> tuple[int, int]:
 
 
 def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
-    """Return the error message for the case that no architecture has enough measurements."""
     needed = (
         f"calibrating needs {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
         " profile, below the power limit, on one architecture; "
@@ -257,13 +236,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit the calibration of one architecture. Keep the multipliers of time or of energy only if they help.
-
-    Args:
-        arch: Architecture, such as `sm_89`.
-        rows: Measured rows of this architecture.
-        origin: Provenance of the measurements, which is stored with the calibration.
-    """
+    """Fit the calibration of one architecture. Keep the multipliers of time, and those of energy, only if they help."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
@@ -315,15 +288,7 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """Return the error and the rank correlation of a calibration's predictions for each measured group.
-
-    The error is the median of |log(predicted / measured)|.
-
-    Args:
-        rows: Groups of measured rows.
-        calibration: Calibration to judge.
-        quantity: `latency` or `energy`.
-    """
+    """Return the median |log(predicted / measured)| and the rank correlation of a quantity for each measured group."""
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
@@ -342,13 +307,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit the multiplier of each of P parts to the rows of all groups, (P,). All problems have equal weights.
-
-    Args:
-        shares: For each group, the parts as fractions of the measured value, (rows, P).
-        rows: The groups.
-        largest: Largest plausible multiplier (see `fit_multipliers`).
-    """
+    """Fit P multipliers to each group's parts of the measured value, (rows, P). All problems have equal weights."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -381,13 +340,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """Fit the multipliers of some parts, and return the multipliers of all parts, (P,).
-
-    Args:
-        shares: Each part as a fraction of the measured value, (N, P).
-        weights: Weight of each row, (N,).
-        free: Whether to fit the multiplier of each part, (P,). The other multipliers are 1.
-    """
+    """Return the multipliers of all parts, (P,). Only multipliers that are `free` are fitted, and the others are 1."""
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers

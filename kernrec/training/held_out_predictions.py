@@ -38,10 +38,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """Measurements and predictions of one problem on one GPU, for C measured configs of all kernels.
-
-    These configs are scored as if they were all configs of the problem.
-    """
+    """Measurements and predictions of C measured configs of all kernels for one problem on one GPU."""
 
     gpu: str
     """Name of the GPU in the catalog."""
@@ -60,30 +57,17 @@ class HeldOutProblem:
     kernel: tuple[str, ...] = ()
     """Name of each config's kernel."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). -1 if the config has no static
-    profile.
-    """
+    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). -1 without a static profile."""
 
     def measured(self, quantity: str) -> Array:
-        """Return the measured costs of all configs, (C,).
-
-        Args:
-            quantity: `latency`, `energy` or `edp` (the product of both).
-        """
+        """Return the measured costs, (C,), for `latency`, `energy` or `edp` (the product of both)."""
         costs: dict[str, Array] = {
             "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
         }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,), or None if the method has no prediction for some config.
-
-        For the method `occupancy`, the result is a rank instead of a cost.
-
-        Args:
-            method: Name of the method.
-            quantity: `latency`, `energy` or `edp` (the product of both).
-        """
+        """Return the costs (`occupancy`: ranks) that a method predicts, (C,), or None if any prediction is missing."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
@@ -97,9 +81,7 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""Model and calibrations that were fitted to the measurements outside of a fold. The model is None if there are too few
-measurements. Calibrations are keyed by architecture.
-"""
+"""Model (None if there were too few rows) and calibrations by architecture, fitted to all rows outside a fold."""
 
 
 def held_out_problems(
@@ -153,13 +135,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU by all methods.
-
-    Args:
-        members: Groups of rows of this problem on this GPU, one group for each kernel.
-        folds: For each group, the model and the calibrations that were fitted without it, or None if nothing could be
-            held out.
-    """
+    """Predict a problem on a GPU. `folds` contains the model and calibrations that were fitted without each group."""
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
@@ -187,10 +163,6 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """Return the costs that the calibrated model predicts, keyed by quantity.
-
-    Groups without a calibration or a static profile are predicted by the uncalibrated model.
-    """
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
         for group, calibration in zip(members, calibrations, strict=True)
@@ -215,13 +187,7 @@ def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
-    """Add the predictions and intervals of trained models to a problem.
-
-    Args:
-        problem: The problem to extend.
-        members: Groups of rows of the problem.
-        models: For each group, the model that was trained without it.
-    """
+    """Add the predictions and intervals of the models that were trained without each group to a problem."""
     parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
         least = least_log_ratio(group.inputs)
@@ -242,10 +208,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return a rank for each config, (N,), which is lower for more resident warps and, in a tie, for a larger block.
-
-    Ranks are NaN if the occupancy is unknown.
-    """
+    """Return ranks, (N,), that are lower for more resident warps and, in a tie, larger blocks. NaN if unknown."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

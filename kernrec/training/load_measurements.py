@@ -52,9 +52,7 @@ class MeasurementRequest:
     """Selection of measurements to read."""
 
     databases: tuple[Path, ...] = ()
-    """Paths of the databases. If there are none, the user's database is read. If several databases contain the same
-    config, the first of these databases is used.
-    """
+    """Databases to read; by default, the user's database. The first database that contains a config is used."""
     op: str | None = None
     """Name or alias of an op, to read only its measurements. None to read all ops."""
     gpu: str | None = None
@@ -77,9 +75,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each model that was trained for a single kernel, keyed by kernel. The groups of a
-    kernel with such a model contain the corrections by this model (`RowGroup.beneath`).
-    """
+    """Hash of the training data of a kernel's model, by kernel. `RowGroup.beneath` contains the corrections."""
 
     @property
     def models_folder(self) -> Path:
@@ -187,17 +183,9 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read the measured rows from databases.
-
-    Args:
-        databases: Paths of the databases. For each config, the first database that contains it is used.
-        op: Op whose rows to read, or None for all ops.
-        wanted: Required values of columns, keyed by column. None allows any value.
-        left_out: Counts of unused rows, keyed by reason. The function adds to these counts.
-
-    Returns:
-        The rows of each group, keyed by the JSON text of the config; and the rows of the table `problem`, keyed by the
-            key of the problem.
+    """Read the rows of an op (None for all) whose columns have the `wanted` values (None for any), and count unused
+    rows by reason. Return the rows of each group, keyed by the JSON text of the config, and the rows of the table
+    `problem`, keyed by problem key.
     """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
@@ -234,10 +222,8 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return the clock in hertz during the run and the idle power in watts of each config, keyed by `_OF_CONFIG`.
-
-    Values are medians over all measurements of a config at the GPU's default limits. They are NaN if no measurement
-    contains them.
+    """Return the clock in hertz during the run and the idle power in watts of each config, keyed by `_OF_CONFIG`:
+    medians at the GPU's default limits, or NaN if there are none.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -251,42 +237,22 @@ def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]
 
 
 class _MeasuredKernels:
-    """Finder of the problem, the static profiles and the model of a measured kernel.
-
-    A measured kernel is a kernel of the library, or a user's kernel in a database.
-    """
+    """Finder of the problems, static profiles and models of measured kernels in the library or in databases."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """Hash of the training data of each model that was trained for a single kernel, keyed by kernel. It contains
-        only models that `corrected` has used so far.
-        """
+        """Hash of the training data of each model for a single kernel that was used so far, keyed by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
-        """Return the problem of a row of the table `problem`.
-
-        An op of the library or a user's kernel declares the problem.
-
-        Raises:
-            UsageError: Neither an op nor the kernel declares the problem.
-        """
+        """Return the problem of a row of the table `problem`. Raise `UsageError` if no op or kernel declares it."""
         own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
-        """Return the static table of a kernel, which contains the kernel's profiles.
-
-        Args:
-            problem: Problem of the rows.
-            gpu: GPU of the rows.
-            key: Names of the group, which include the name and hash of the kernel.
-
-        Returns:
-            The table, or None if the source or the profiles of the kernel are not available.
-        """
+        """Return the static table of a group's kernel, or None if the kernel's source or profiles are not available."""
         kernel = self._own_kernel(key)
         # If a user's kernel declares the problem, no op of the library has this problem.
         if kernel is None or not kernel.declares_problem:
@@ -302,12 +268,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the corrections of the analytical model by a model that was trained for this kernel only.
-
-        Returns:
-            Terms to add to the logarithms of the predictions, (N,), keyed by head. The mapping is empty if there is no
-                model of this kernel that applies.
-        """
+        """Return the terms that a model of only this kernel adds to log predictions, by head, or an empty mapping."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -332,16 +293,8 @@ def _row_group(
     left_out: Counter[str],
     doubted: Counter[str],
 ) -> RowGroup | None:
-    """Return the usable rows of a group with their model inputs, or None if no row is usable.
-
-    Args:
-        kernels: Finder of static profiles and models.
-        gpu: GPU of the rows.
-        problem: Problem of the rows.
-        key: Names of the group.
-        rows: Measured rows of the group.
-        left_out: Counts of unused rows and energies, keyed by reason. The function adds to these counts.
-        doubted: Counts of rows with reduced weight, keyed by reason. The function adds to these counts.
+    """Return the usable rows of a group with their model inputs, or None if no row is usable. Count unused rows and
+    energies in `left_out`, and rows with reduced weight in `doubted`, by reason.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
@@ -369,14 +322,7 @@ def _row_group(
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs, keyed by reason.
-
-    Args:
-        table: Static table of the kernel.
-        problem: Problem of the configs.
-        configs: All measured configs.
-        usable: Indices of the usable configs.
-    """
+    """Return the number of unusable configs, keyed by reason, given the indices of the usable configs."""
     if len(usable) == len(configs):
         return {}
     space = table.space.at(problem)
@@ -398,16 +344,7 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """Return the model inputs of the configs that have a profile and can run on a problem.
-
-    Args:
-        table: Static table of the kernel on a GPU.
-        problem: The problem.
-        configs: Values of the tunables of each config.
-
-    Returns:
-        The model inputs, and the indices in `configs` of the configs that the inputs describe.
-    """
+    """Return the model inputs of the configs that have a profile and can run on a problem, and their indices."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
@@ -416,10 +353,7 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Return the model inputs of configs of a kernel with unknown source.
-
-    They contain the tunables, with the roofline as predicted latency and the TDP as predicted power.
-    """
+    """Return the inputs of a kernel with unknown source, with the roofline as latency and the TDP as power."""
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

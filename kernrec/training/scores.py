@@ -22,39 +22,25 @@ def order_of(predicted: Array) -> Array:
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the best measured cost of all configs divided by the best among the first `k` recommendations.
-
-    1 means that the first `k` recommendations include the best config.
-    """
+    """Return the best measured cost of all configs, divided by the best among the first `k` recommendations."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the cost of the top recommendation exceeds the best cost by at most the fraction `near`.
-
-    The fraction of problems with a hit is called accuracy.
-    """
+    """Return whether the top recommendation costs at most the fraction `near` more than the best config."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return the fraction of configs that need not be measured to find a good config.
-
-    The configs are measured in the recommended order until the cost of a config exceeds the best cost by at most the
-    fraction `near`. The reduction is 1 - (number of measured configs) / (number of all configs).
+    """Return the fraction of configs that need not be measured, in the recommended order, to come within `near` of the
+    best.
     """
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of measured values that are inside their intervals.
-
-    Args:
-        measured: Measured values, (N,).
-        low: Lower ends of the intervals, (N,).
-        high: Upper ends of the intervals, (N,).
-    """
+    """Return the fraction of measured values that are inside their intervals."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
@@ -98,13 +84,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points with a latency and an energy dominate.
-
-    Args:
-        latency: Latencies of the points, (N,).
-        energy: Energies of the points, (N,).
-        bound: Latency and energy of the corner that bounds the area. Points beyond it are ignored.
-    """
+    """Return the area that points (latency, energy) dominate up to `bound`. Ignore points beyond the bound."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -114,14 +94,7 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return how much energy a config saves and by how much it is slower, as fractions of a baseline config's costs.
-
-    Args:
-        latency: Latencies of all configs, (C,).
-        energy: Energies of all configs, (C,).
-        chosen: Index of the config.
-        baseline: Index of the baseline config.
-    """
+    """Return the energy that config `chosen` saves and its slowdown, as fractions of the costs of config `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
@@ -145,16 +118,12 @@ def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float,
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random.
+    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0.
 
     Args:
-        groups: Group of each row, (N,).
+        groups: Group of each row, (N,). All rows of a group are in the same fold.
         folds: Number of folds. If there are fewer groups than folds, each group is a separate fold.
         seed: Seed of the random assignment.
-
-    Returns:
-        The fold of each row, (N,), counted from 0. All rows of a group are in the same fold. If there is only one
-            group, all values are 0.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))

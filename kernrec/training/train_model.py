@@ -38,25 +38,15 @@ Array = np.ndarray
 _FEWEST_ROWS = 8
 """Minimum number of measured rows for training a head."""
 _TRANSFER_ROWS = 30_000
-"""Maximum number of rows that are used when GPUs or kernels are held out. It limits training time, because each fold
-needs two more models.
-"""
+"""Maximum number of rows for training and prediction when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels. If there are more GPUs or kernels, several share a fold."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction (0 to 1) of predicted differences between configs that transfers to another GPU. The prior
-has the weight of one measured GPU.
-"""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU, with the weight of one GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model on a dataset, calibrate the model's intervals, and score the model on held-out rows.
-
-    The model only has heads with enough measurements. Without energies, for example, it has no head for power.
-
-    Args:
-        data: Training data.
-        settings: Settings for growing trees.
+    """Train a model, calibrate its intervals, and score it on held-out rows. Only heads with enough rows are trained.
 
     Raises:
         UsageError: Too few configs have a measured latency.
@@ -120,15 +110,6 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the errors of a model's predictions of N rows.
-
-    Args:
-        data: Dataset with N rows.
-        predicted: Log ratios of measured to analytical values that the model predicts, (N,), keyed by head.
-
-    Returns:
-        log(measured / predicted), (N,), keyed by quantity: `latency`, and `energy` if the model has a head for power.
-    """
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]
@@ -136,12 +117,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return the distance of each row's features from the features of the rows in the other folds, (N,).
-
-    Args:
-        data: Dataset with N rows.
-        fold: Fold of each row, (N,).
-    """
+    """Return the distance of each row's features from those of the rows in the other folds, (N,)."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -156,10 +132,9 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem.
-
-    The errors show how well the model predicts an unmeasured problem on a new GPU or for a new kernel. If there are
-    more than `_TRANSFER_ROWS` rows, only a random sample of the rows is used.
+    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
+    many rows, a random sample is used. Return log ratios (N,) by head, NaN if not predicted, and distances from the
+    training data (N,).
 
     Args:
         data: Dataset with N rows.
@@ -167,10 +142,6 @@ def _transfer_predictions(
         unit: Number of the GPU (or kernel) of each row, (N,).
         problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
         settings: Settings for growing trees.
-
-    Returns:
-        Predicted log ratios, (N,), keyed by head, with NaN for rows that were not predicted; and the distance of each
-            predicted row from the training data, (N,).
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -199,18 +170,9 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict the latency of each row by trees for unmeasured GPUs, which are trained without the row's GPU.
-
-    Args:
-        data: Dataset with N rows.
-        shape: Training data of the trees for unmeasured GPUs.
-        unit: Number of the GPU of each row, (N,).
-        problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
-        settings: Settings for growing these trees.
-
-    Returns:
-        Predicted log ratios, (N,), with NaN for rows that were not predicted; the distance of each row from the
-            training data, (N,); and the fraction of the predicted differences that transfers to another GPU.
+    """Predict the latency of each row by trees for unmeasured GPUs, trained without the row's GPU. Return log ratios
+    with NaN for rows that were not predicted, (N,), distances from the training data, (N,), and the fraction of
+    predicted differences that transfers.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -222,11 +184,7 @@ def _shape_predictions(
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
     """Return the fraction of predicted differences between configs that is expected to transfer to another GPU.
-
-    Args:
-        data: Training data with N rows.
-        predicted: Predictions by trees that were trained without the row's GPU, (N,). Rows with NaN are ignored.
-        unit: Number of the GPU of each row, (N,).
+    `predicted` comes from trees trained without the row's GPU, whose number is in `unit`.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -235,21 +193,9 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Calibrate 90 % intervals for new problems on measured GPUs.
-
-    There is an interval for all GPUs together, and separate intervals for each GPU, each data type on a GPU, and each
-    granularity of matrix rows of a data type on a GPU, if they have enough groups. With too few groups, a data type or
-    granularity only gets a separate interval (with the analytical model's errors in place of the missing groups) if the
-    interval of the next larger set of rows does not cover enough of its errors.
-
-    Args:
-        data: Dataset with N rows.
-        error: log(measured / predicted) of each row by trees that were trained without the row's group, (N,).
-        groups: Group of each row, (N,).
-        distance: Distance of each row from the training data, (N,).
-
-    Returns:
-        The intervals, keyed by name. The name `*` stands for all GPUs together.
+    """Calibrate 90 % intervals for new problems on all GPUs together (`*`), and on each GPU, data type and granularity
+    of matrix rows with enough groups. With too few groups, a data type or granularity only gets an interval (with the
+    analytical model's errors for missing groups) if the next larger interval does not cover enough of its errors.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -276,15 +222,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the scores of a model on held-out rows, keyed by name.
-
-    Args:
-        data: Dataset with N rows.
-        out_of_fold: Predicted log ratios of latency by trees that were trained without the row's group, (N,).
-        errors: Errors of the predictions, (N,), keyed by quantity.
-        kind: Kind of the held-out groups, such as `problem`.
-        groups: Group of each row, (N,).
-    """
+    """Return the model's scores on held-out rows, given log ratios that were predicted without the row's group."""
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -306,14 +244,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return the median latency errors of the trained and of the analytical model on held-out GPUs or kernels.
-
-    Args:
-        name: `GPU` or `kernel`.
-        unit: Number of the GPU or kernel of each row, (N,).
-        error: log(measured / predicted) by the trained model, (N,), with NaN for rows that were not predicted.
-        analytical: log(measured / predicted) by the analytical model, (N,).
-    """
+    """Return the median latency errors of the trained and of the analytical model on held-out GPUs or kernels."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -325,14 +256,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the median errors of the trained and of the analytical model in differences between configs.
-
-    The mean error of a kernel's configs on a problem and GPU is subtracted from their errors.
-
-    Args:
-        data: Dataset with N rows.
-        predicted: Predicted log ratios of latency on held-out GPUs, (N,). Rows with NaN are ignored.
-    """
+    """Return the median errors of both models on held-out GPUs, after subtracting the mean error of each problem."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -344,15 +268,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiencies of the top recommendations of the trained and of the analytical model on held-out GPUs.
-
-    An efficiency is the best measured latency divided by that of the recommended config. It is averaged over the
-    problems of each GPU, and then over GPUs.
-
-    Args:
-        data: Dataset with N rows.
-        predicted: Predicted log ratios of latency on held-out GPUs, (N,). Rows with NaN are ignored.
-    """
+    """Return the efficiency of the top recommendation of the trained and the analytical model on held-out GPUs."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))
@@ -367,15 +283,7 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether the trained model is more accurate than the analytical model on every held-out GPU or kernel.
-
-    The result is False if fewer than two GPUs or kernels were held out.
-
-    Args:
-        unit: Number of the GPU or kernel of each row, (N,).
-        error: log(measured / predicted) by the trained model, (N,), with NaN for rows that were not predicted.
-        analytical: log(measured / predicted) by the analytical model, (N,).
-    """
+    """Return whether the trained model is more accurate on each of at least two held-out GPUs or kernels."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -64,15 +64,11 @@ class Calibration:
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured latency on held-out problems: without the calibration, and with it.
-
-    Each of the two numbers is the exponential of a mean over problems. The averaged value of a problem is the median of
-    |log(predicted / measured)|. None if time is not calibrated.
+    """Typical factor between predicted and measured latency on held-out problems, without and with the calibration: the
+    exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
     """
     energy_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured energy on held-out problems, defined like `time_factor`. None if
-    energy is not calibrated.
-    """
+    """The same factors for energy instead of latency. None if energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -95,11 +91,7 @@ class Calibration:
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """Return a copy of a power model with calibrated coefficients.
-
-        Args:
-            power: Uncalibrated power model of a GPU of this architecture.
-        """
+        """Return a copy of the power model of a GPU of this architecture, with calibrated coefficients."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -113,14 +105,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Read the calibration file of a folder.
-
-    Returns:
-        The calibrations, keyed by architecture. The dictionary is empty if the folder has no calibration file.
-
-    Raises:
-        UsageError: The file cannot be read, is not a calibration file, or has a format that this version of kernrec
-            does not support.
+    """Return the calibrations in a folder, keyed by architecture, or an empty dictionary if there is no calibration
+    file. Raise `UsageError` if the file cannot be read, or is not a calibration file of a supported format.
     """
     path = folder / FILE
     try:
@@ -162,14 +148,8 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Replace the calibration file of a folder atomically, and return the path of the file.
-
-    Args:
-        calibrations: Calibrations, keyed by architecture.
-        folder: Folder of the file. It is created if it does not exist.
-
-    Raises:
-        KernrecError: Writing fails.
+    """Write calibrations, keyed by architecture, to the calibration file of a folder, and return the path of the file.
+    An existing file is replaced atomically. Raise `KernrecError` if writing fails.
     """
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
@@ -194,11 +174,7 @@ SAME_MODEL = 0.005
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return the fingerprint of the analytical model: its predictions for five made-up launches, without calibration.
-
-    Returns:
-        For each GPU of `_GPUS`, five latencies in microseconds, then five energies in millijoules.
-    """
+    """Return latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`, without calibration."""
     # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions. `block` and `trip`
     # contain the events per block and per loop trip. Only the last variant states what fraction of its waits overlaps.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
@@ -240,10 +216,8 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current fingerprint.
-
-    Returns:
-        The difference, or infinity if the fingerprints have different lengths or `earlier` contains invalid values.
+    """Return the largest relative difference between an earlier fingerprint and the current fingerprint, or infinity if
+    the earlier fingerprint has another length or invalid values.
     """
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
@@ -252,9 +226,7 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """Return `analytical_fingerprint()`. The result is cached on disk until the source files of the analytical model
-    or of the GPU catalog, or the engine, change.
-    """
+    """Return `analytical_fingerprint()`, cached until the analytical model, the engine or the GPU catalog changes."""
 
     def make() -> CacheEntry:
         return {"values": analytical_fingerprint()}, {}

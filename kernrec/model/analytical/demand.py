@@ -31,22 +31,19 @@ _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute
 # Conversions from and to 64-bit types. On GPUs with fewer f64 lanes, they run in the f64 pipe at the rate of this pipe.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Minimum compute capabilities at which ptxas uses the instruction I2FP to convert integers to f32 (`i2f`), and F2FP to
-convert f32 to half precision (`cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. For
-F2FP, Nsight Compute's documentation says so (pipeline ALU). For I2FP, it is an assumption, because its name and rate
-are similar.
+"""Minimum compute capabilities at which ptxas converts integers to f32 by I2FP (`i2f`), and f32 to half precision by
+F2FP (`cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. Nsight Compute's documentation
+says so for F2FP (pipeline ALU). It is assumed for I2FP, whose name and rate are similar.
 """
 _MERGES_SINCE = 80
 """Minimum compute capability at which the lanes of a warp are not serialized if they add 1 to the same word of shared
-memory. From this capability on, ptxas generates ATOMS.POPC.INC. For sm_75, it generates ATOMS.ADD. The model assumes
-that ATOMS.POPC.INC takes one wavefront.
+memory. From there on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. It is assumed to take one wavefront.
 """
 _FEW_F64_SHARE = 0.8
-"""Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes. A warp instruction takes 20
-clocks instead of the published 16. On a Quadro RTX 8000, the activity of this pipe peaks at 0.78 to 0.80 in three of
-four recorded kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in
-mixbench-cuda-alt). SMs with more f64 lanes are assumed to reach their published rate, because no recording shows
-otherwise.
+"""Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
+clocks, not the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded
+kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt).
+SMs with more lanes are assumed to reach their published rate: no recording shows otherwise.
 """
 ISSUE_PER_CLK = 4 * 0.95
 """Warp instructions per clock that the four schedulers of an SM sustain together. The recorded kernel point in polygon
@@ -59,21 +56,18 @@ instruction every clock. The factor 0.67 was fitted to the measurements in conv2
 combined as in `launch_time`. It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler. It is used if the profile does not contain the
-latency of the warp's instructions (`chain`).
-
-An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2 clocks on an A100
-(Abdelkhalik et al., arXiv 2208.11174), and 1 clock on other GPUs. Unrolled arithmetic lies in between, so this value is
-an assumption. All anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention
-with few warps does not.
+"""Clocks per instruction of a warp that is alone on its scheduler, if the profile has no latency of the warp's
+instructions (`chain`). An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2
+clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between, so
+the value is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but
+causal attention with few warps does not.
 """
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. The rate comes
-from recorded matmuls that do not stage data in shared memory: a warp's load takes 2 clocks for 4 bytes per lane, and 8
-clocks for 16 bytes, on an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per
-thread).
+"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. It comes from
+recorded matmuls that do not stage data in shared memory: a load takes 2 clocks for 4 bytes per lane, 8 for 16 bytes, on
+an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
 """
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
@@ -161,10 +155,7 @@ class Demand:
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array, (C, terms, quantities).
-
-        The last quantity, `in_turn`, is omitted if it is zero for all variants.
-        """
+        """Return `rates` as an array (C, terms, quantities), without the last quantity (`in_turn`) if all are 0."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -173,10 +164,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return for each variant the index of the first variant with the same rates, (C,).
-
-        Many configs share code, so many variants are equal.
-        """
+        """Return for each variant the index of the first variant with the same rates, (C,). Many configs share code."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -246,10 +234,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
 
 class _Counts:
-    """Events per block and per loop trip, (terms, C), keyed by metric. Methods return sums over several metrics.
-
-    A metric that the profiles lack counts as 0.
-    """
+    """Events per block and per loop trip, (terms, C), keyed by metric. A metric that the profiles lack counts as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
@@ -275,7 +260,6 @@ class _Counts:
         return sum((self.column[name] for name in names if name in self.column), self.zeros)
 
     def classes(self, *names: str) -> Floats:
-        """Return the number of warp instructions of the given classes, (terms, C)."""
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
@@ -286,9 +270,9 @@ class _Counts:
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Return the clocks of all stretches of the code, (terms, C), if each stretch begins when its predecessor ends.
 
-    The clocks of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The clocks
-    of memory are divided separately for each kind of load or store. The result is 0 for variants that copy data ahead
-    or use tensor cores. Their stretches are meant to overlap, and no recording shows how much they overlap.
+    The clocks of a pipe are divided among stretches in proportion to the instructions that use the pipe, and those of
+    memory by kind of load or store. The result is 0 for variants that copy data ahead or use tensor cores: their
+    stretches are meant to overlap, and no recording shows how much they overlap.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -312,10 +296,6 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe, (terms, C), keyed by pipe.
-
-    The units are arbitrary, because only the stretch's fraction of the work of all stretches counts.
-    """
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -346,31 +326,16 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clocks of the f32 pipe, (terms, C).
-
-    Integer multiplications also use this pipe, but only half of its 128 lanes. Integer additions, comparisons and logic
-    have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
-
-    Args:
-        lanes: Lanes per clock and SM, keyed by kind of arithmetic.
-        counts: Events of the variants.
-        fma: Clocks of f32 and f16 arithmetic.
+    """Return the clocks of the f32 pipe. Integer multiplications use half of its 128 lanes. Integer additions,
+    comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
     """
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the load of the integer pipe, the special-function pipe and the f64 pipe, including conversions.
-
-    Args:
-        gpu: GPU of the catalog.
-        counts: Events of the variants.
-        functions: Clocks of the special functions without conversions.
-
-    Returns:
-        Number of warp instructions of the integer pipe, clocks of the special-function pipe, and clocks of the f64
-            pipe; (terms, C) each.
+    """Return the warp instructions of the integer pipe, the clocks of the special-function pipe and the clocks of the
+    f64 pipe, including conversions. `functions` is the clocks of special functions without conversions.
     """
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
@@ -385,10 +350,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
 
 
 def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """Return the clocks of the tensor cores, and the fraction of tensor operations in warpgroup instructions.
-
-    Both arrays have shape (terms, C).
-    """
+    """Return the clocks of the tensor cores, and the fraction of tensor operations in warpgroup instructions."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
@@ -404,10 +366,8 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the number of L2 sectors, (terms, C), including sectors that atomic operations displace.
-
-    A turn of an atomic operation occupies an L2 slice for one clock. It counts as the number of sectors that the slice
-    could have read in this clock.
+    """Return the number of L2 sectors, including those that atomic operations displace: a turn of an atomic operation
+    occupies an L2 slice for one clock, in which the slice could have read sectors.
     """
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
@@ -436,11 +396,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Return the number of each event of the power model, keyed by event.
-
-    Args:
-        counts: Values of the profile's metrics (numbers or arrays), keyed by metric.
-    """
+    """Return the number of each event of the power model, from values of a profile's metrics (numbers or arrays)."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [count for metric, count in counts.items() if metric.endswith(endings)]

@@ -24,9 +24,6 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
         order: Steps of the order in which blocks visit tiles, as (axis, extent) pairs, fastest-varying step first. In a
             grouped order, an axis appears twice.
         wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
-
-    Returns:
-        For each step, the number of distinct tile indices, which is at most the extent of the step.
     """
     covers: list[Array] = []
     for _, extent in order:
@@ -52,8 +49,7 @@ class TensorAccess:
                 twice.
             reads: Axes of the grid that select the tile of each tensor that is read, keyed by tensor.
             writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors, which one launch writes and a later launch reads. Only the part of such
-                a tensor that does not fit in L2 reaches DRAM.
+            scratch: Names of temporary tensors between launches. Only the part that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors, in the order in which `dram_bytes` expects the sizes of the tensors."""
@@ -78,9 +74,8 @@ def dram_bytes(
     l2_bytes: float,
     moved: Floats | None = None,
 ) -> Floats:
-    """Return the bytes that each of N launches moves between L2 and DRAM, (N,).
-
-    Inputs are read at least once. Outputs are written once.
+    """Return the bytes that each of N launches moves between L2 and DRAM, (N,). Inputs are read at least once, and
+    outputs are written once.
 
     Args:
         access: Tensors that the launches read and write.
@@ -110,25 +105,19 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks.
-
-    Array fields have one value for each of C configs, (C,).
-    """
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks; arrays (C,)."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """For each of the grid's axes x, y and z: fraction of a block's bytes that the preceding block along this axis does
-    not access.
-    """
+    """Fraction of a block's bytes that the preceding block along the grid's axes x, y and z does not access."""
     size_bytes: Array
     written: bool
     """Whether the launch writes these bytes. Otherwise, the launch reads them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`.
-
-    The tuple is empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
+    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. The tuple is
+    empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
     """
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
@@ -151,9 +140,7 @@ class Footprint:
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access together: the larger of both estimates, from
-        `fresh` and from `in_window`.
-        """
+        """Return the distinct bytes that all blocks of the grid access: the larger estimate of both methods."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
@@ -170,24 +157,17 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads more than once, by how much other data the block accesses between the loads.
-
-    Array fields have one value for each of C configs, (C,).
-    """
+    """Bytes that a block loads more than once, by how much other data it accesses in between; arrays (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that the block loads again after it accessed more than 1, 2, 4, ... times `first_bytes` of other
-    data.
-    """
+    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again because the cache no longer contains them.
-
-        Args:
-            part_bytes: Each block's share of L2 in bytes. The larger of this share and `cache_bytes` counts.
+        """Return the bytes per block that must be loaded again because the cache no longer contains them. `part_bytes`
+        is the block's share of L2 in bytes. The larger of this share and `cache_bytes` counts.
         """
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)

@@ -42,10 +42,9 @@ class NominalCosts:
 
 @dataclass(frozen=True, eq=False)
 class LimitedCosts:
-    """Costs of N launches at the highest clock that keeps each launch within the power limit.
-
-    Properties are arrays (N,), or (points, N) for several operating points (pairs of power limit and clock). They
-    satisfy `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
+    """Costs of N launches at the highest clock that keeps each launch within the power limit. Properties are arrays
+    (N,), or (points, N) for several operating points (pairs of power limit and clock). They satisfy `energy_j = power_w
+    * latency_s = static_j + core_j + dram_j`.
     """
 
     costs: Floats

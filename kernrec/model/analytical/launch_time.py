@@ -83,10 +83,7 @@ class LaunchWork:
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Return uninitialized variants and zeroed rows for `count` launches, which the caller fills in.
-
-        A launch makes no trips of a loop whose rows stay zero.
-        """
+        """Return work for `count` launches, to be filled in. A launch makes no trips of a loop whose rows stay zero."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -106,9 +103,7 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches from separate arrays.
-
-        The other arguments are rows of `LaunchWork.rows`, which describes them.
+        """Create the work of N launches. The other arguments are rows, which `LaunchWork.rows` describes.
 
         Args:
             variants: Index of each launch's code variant, (N,).
@@ -167,10 +162,7 @@ class LaunchTime:
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the part of `core_s` in which pipes idle because work runs one part after another, (C,).
-
-        During these seconds, a block waits for DRAM or fills only one pipe, and too few other blocks use the others.
-        """
+        """Return the part of `core_s` in which a block waits for DRAM or one pipe, and other pipes idle, (C,)."""
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
@@ -187,13 +179,7 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks that one term of a demand adds to a block that is alone on an SM, without waits for memory.
-
-    Args:
-        rates: Quantities of the term, (`QUANTITIES`, C): one element of `Demand.rates`.
-        warps: Number of warps of a block, (N,).
-        variants: Index of each launch's code variant, (N,).
-    """
+    """Return the clocks that a term of a demand adds to a block alone on an SM, without waits for memory."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -203,13 +189,7 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Return the figures of a GPU that affect the time of a launch, as an object of the C++ engine.
-
-    Args:
-        gpu: GPU of the catalog.
-        core_time: Calibration multiplier of core time.
-        dram_time: Calibration multiplier of DRAM time.
-    """
+    """Return a GPU as an object of the C++ engine. `core_time` and `dram_time` are multipliers of a calibration."""
     figures = microarchitecture(gpu)
     return query.Device(
         gpu.boost_clock_hz,
@@ -226,13 +206,7 @@ def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches on a GPU at the boost clock, without calibration.
-
-    Args:
-        gpu: GPU of the catalog.
-        demand: Demand of the kernel's code variants on this GPU.
-        work: Work of the launches.
-    """
+    """Return the time of launches on a GPU at the boost clock, without calibration."""
     return time_of_work(device(gpu), demand, work)
 
 
@@ -250,11 +224,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return the additional cost of a problem's epilogue on a GPU.
-
-    Returns:
-        Core time in seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM
-            traffic; or None if the problem has no epilogue.
+    """Return the additional cost of a problem's epilogue on a GPU, or None if the problem has none: core time in
+    seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM traffic.
     """
     work = problem.definition.finishing(problem.sizes)
     if not work:

@@ -40,11 +40,7 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """Return the figures of a GPU's generation.
-
-    GPUs older than Turing use the figures of Turing. The data-center GPUs of Ampere and Blackwell have separate
-    figures.
-    """
+    """Return the figures of a GPU's generation. GPUs older than Turing use the figures of Turing."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
@@ -75,6 +71,5 @@ BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = ran
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
 """Row indices of `launch_time.LaunchWork.rows`, in the order of `WorkRow` in engine/query/launch.h."""
 TIMES, RESOURCE = 8, 7
-"""Number of rows of `launch_time.LaunchTime.rows`, and the index of its last row, which contains indices of bottlenecks
-in `launch_time.RESOURCES`.
+"""Number of rows of `launch_time.LaunchTime.rows`, and index of its last row: bottlenecks, as indices in `RESOURCES`.
 """

@@ -50,9 +50,7 @@ class VoltageCurve:
     steepness: float
     """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Coefficient of the linear term above the knee. With 1, the voltage just above the knee is proportional to the
-    clock.
-    """
+    """Coefficient of the linear term above the knee. With 1, voltage first rises in proportion to the clock."""
     rise: float = 0.0
     """Fraction of the knee's voltage by which the voltage rises linearly from clock 0 to the knee."""
 
@@ -74,27 +72,21 @@ class ClockTable:
 
     clock_hz: Floats
     at_clock: Floats
-    """Figures at each clock, (4, clocks). The rows are the ratio of the clock to the boost clock, the power of board
-    and leakage in watts, the power of the clock tree in watts at nominal voltage, and the squared ratio of the core
-    voltage to the core voltage at the boost clock.
+    """Figures at each clock, (4, clocks): clock over boost clock, power of board and leakage (W), power of the clock
+    tree at nominal voltage (W), and square of (core voltage over core voltage at the boost clock).
     """
 
     @cached_property
     def search(self) -> Floats:
-        """Return the figures that the search for a clock needs, (3, clocks).
-
-        The rows are (boost clock / clock) ** `OVERLAP`, the power without events in watts, and the squared ratio of the
-        core voltage to the core voltage at the boost clock.
+        """Return the figures that the search for a clock needs, (3, clocks): (boost clock / clock) ** `OVERLAP`, power
+        without events (W), and squared ratio of the core voltage to the core voltage at the boost clock.
         """
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
-    """Return `CLOCKS` equidistant values in ascending order, starting with `lowest` and ending below `highest`.
-
-    These are the values that a bisection of the range can reach.
-    """
+    """Return `CLOCKS` equidistant values from `lowest` to below `highest`: the values that a bisection can reach."""
     values, width = np.array([lowest]), highest - lowest
     while len(values) < CLOCKS:
         width *= 0.5
@@ -110,32 +102,25 @@ ISSUE = "issue."
 """Prefix of the names of warp instruction events. The instruction class follows, as in `issue.alu`."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""Kinds of input data of a kernel: random numbers, or zeros. Zeros stand for any constant, because constants toggle few
-bits and so take less energy.
-"""
+"""Kinds of input data of a kernel: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
 _MOST_CACHED = 16
 """Maximum number of cached results of `PowerModel.setting`."""
 PARTNER_HEADROOM = 1.35
-"""Ratio of the highest power limit of GeForce boards by NVIDIA's partners to the TDP of the reference board. It applies
-if the catalog contains no limit above the TDP. Examples: 450 W on a recorded RTX 3090 (anchor
-matmul_tf32_limits_rtx3090.csv; the reference board has 350 W), and 600 W on RTX 4090 boards (reference: 450 W).
+"""Highest power limit of GeForce boards by NVIDIA's partners, relative to the TDP, if the catalog has no limit above
+the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference board 350 W), and 600 W on RTX
+4090 boards (450 W).
 """
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
 
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
-"""Words in the titles of desktop and laptop GPUs. The clocks of these GPUs can be set above the data sheet's boost
-clock.
-"""
+"""Words in the titles of desktop and laptop GPUs, whose clocks can be set above the data sheet's boost clock."""
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """Power model of one GPU.
-
-    "Nominal" means at the data sheet's boost clock, and at the core voltage that this clock needs.
-    """
+    """Power model of one GPU. "Nominal" means at the data sheet's boost clock, and at the voltage for this clock."""
 
     title: str
     memory: str
@@ -143,9 +128,7 @@ class PowerModel:
     boost_hz: float
     """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock in hertz of a launch that no power limit slows down. On GeForce GPUs, it is above the data sheet's boost
-    clock.
-    """
+    """Clock in hertz without a power limit. On desktop GeForce GPUs, it is above the data sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
@@ -162,41 +145,23 @@ class PowerModel:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit in watts. For desktop GeForce GPUs, it includes an allowance for partners' boards
-    (`PARTNER_HEADROOM`).
-    """
+    """Highest power limit in watts. For desktop GeForce GPUs, it includes partners' boards (`PARTNER_HEADROOM`)."""
     range_assumed: bool
     """Whether the range of power limits is an assumption. If so, limits outside the range are accepted, too."""
     energy_j: Mapping[str, float]
-    """Energy in joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on
-    the voltage.
-    """
+    """Joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on voltage."""
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU of the catalog.
-
-        Args:
-            gpu: GPU of the catalog.
-            inputs: Kind of input data that the kernel processes, one of `INPUTS`.
-
-        Raises:
-            UsageError: There are no coefficients for the GPU's compute capability, or the kind of inputs is unknown.
+        """Return the power model of a GPU of the catalog, for a kind of input data (one of `INPUTS`). Raise
+        `UsageError` if there are no coefficients for the GPU's compute capability, or if the kind of input data is
+        unknown.
         """
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU with custom coefficients, such as coefficients under evaluation.
-
-        Args:
-            gpu: GPU of the catalog.
-            coefficients: Coefficients with the structure of `power.toml`.
-            inputs: Kind of input data that the kernel processes, one of `INPUTS`.
-
-        Raises:
-            UsageError: There are no coefficients for the GPU's compute capability, or the kind of inputs is unknown.
-        """
+        """Return the power model like `for_gpu`, with custom coefficients that have the structure of `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -250,15 +215,12 @@ class PowerModel:
         return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage.
+        """Return the energy in joules of one event at nominal voltage. Raise `UsageError` if the event is unknown.
 
         Args:
-            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>`
-                (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
+            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one
+                FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
                 `dram.bytes`.
-
-        Raises:
-            UsageError: The event is unknown.
         """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
@@ -268,13 +230,8 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return the energy of the events of N launches in joules, at nominal voltage.
-
-        Args:
-            events: Number of events of each launch, (N,), keyed by event.
-
-        Returns:
-            Energy of all core events, and energy of DRAM traffic, (N,) each.
+        """Return the energy in joules at nominal voltage of all core events and of DRAM traffic of N launches, (N,)
+        each. `events` contains the number of events of each launch, keyed by event.
         """
         core: Any = 0.0
         for event, count in events.items():
@@ -284,12 +241,7 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts without a power limit, (N,).
-
-        Args:
-            clock_hz: Core clocks, as a number or an array (N,).
-            rates: Number of events per second, (N,), keyed by event.
-        """
+        """Return the power in watts without a power limit, (N,), for core clocks and events per second, by event."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -318,14 +270,11 @@ class PowerModel:
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Return the costs of N launches at P operating points.
+        """Return the costs of N launches at P operating points, as arrays (P, N).
 
         Args:
             launches: Costs of the launches without a power limit, as `NominalCosts.columns` returns them, (5, N).
             points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-
-        Returns:
-            Costs with arrays (P, N).
         """
         costs = np.empty((LIMITED, len(points), launches.shape[1]))
         self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
@@ -334,22 +283,11 @@ class PowerModel:
     def limit_some(
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
-        """Compute the costs of some of N launches at P operating points.
-
-        Args:
-            launches: Costs of the launches without a power limit, (5, N).
-            places: Indices of the launches to compute.
-            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-            costs: Array (`LIMITED`, P, N) that receives the costs.
-        """
+        """Write the costs of the launches `places` to `costs`, (`LIMITED`, P, N), computed like `limit_launches`."""
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P operating points as an object of the C++ engine, from a cache if possible.
-
-        Args:
-            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-        """
+        """Return operating points (see `apply_power_limit` for defaults) as a cached object of the C++ engine."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -361,11 +299,7 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points as an object of the C++ engine.
-
-        Args:
-            points: Pairs of power limit in watts (or one limit for each launch) and highest clock in hertz.
-        """
+        """Return pairs of power limit (or a limit for each launch) and highest clock as an object of the C++ engine."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -389,8 +323,8 @@ class PowerModel:
             limited: Costs of the same launches under the power limit.
 
         Returns:
-            Energy in joules, (N,), keyed by part: `static`, `clock` (the clock tree), and one part for each group of
-                events. The group is the first word of the event's name, such as `issue` or `dram`.
+            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first word of events, such as
+                `issue`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
@@ -424,13 +358,8 @@ class PowerModel:
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
-    """Return the energy in joules of each event at nominal voltage, keyed by event.
-
-    Args:
-        gpu: GPU of the catalog.
-        coefficients: Coefficients with the structure of `power.toml`.
-        volts: Nominal core voltage, as a fraction of the voltage at the knee of the voltage curve.
-        zeros: Whether the kernel's input data are constant, which takes less energy.
+    """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
+    of the voltage at the knee. `zeros` states that input data are constant, which takes less energy.
     """
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.

@@ -25,8 +25,8 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 INTERVAL = 2.0
-"""Half-width of the default 90 % interval, as a factor: the interval is value / 2 to value * 2. The factor was
-determined by comparing predictions with the anchors, which are published measurements (`tools/evidence library`).
+"""Half-width of the default 90 % interval, as a factor (value / 2 to value * 2), from comparisons of predictions with
+the anchors, which are published measurements (`tools/evidence library`).
 """
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
@@ -34,17 +34,12 @@ REGIMES = ("core", "DRAM", "launch", "power limit")
 
 @dataclass(frozen=True)
 class Spread:
-    """Half-widths of 90 % intervals, as factors, for launches with one kind of bottleneck.
-
-    A factor f means an interval from value / f to value * f.
-    """
+    """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
 
     time: float
     """Half-width for a latency. It covers the common error of the kernel on the GPU and the config's own error."""
     ratio: float
-    """Half-width for the ratio of the latencies of two configs with the same kernel, problem and GPU. It covers the
-    individual errors of both configs.
-    """
+    """Half-width for the latency ratio of two configs of a kernel, problem and GPU. It covers their own errors."""
     energy: float
     """Half-width for an energy, with the same parts of the error as `time`."""
     energy_ratio: float
@@ -52,10 +47,7 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of the individual error of one config's latency.
-
-        `ratio` covers two such errors, which add in quadrature.
-        """
+        """Return the logarithmic half-width of a config's own error. `ratio` covers two, which add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
@@ -67,12 +59,9 @@ class Spread:
 _OF_ALL = Spread(1.50, 1.39, 1.43, 1.44)
 SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
 """Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
-computed from the kernels of all regimes.
-
-The recordings are of 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
+of all recordings: 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
 expdist, eight textbook kernels, Triton's matmul in three kinds of arithmetic). If a recording does not state the clock,
-a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/prior.md` reports the coverage of
-the intervals on held-out kernels and GPUs.
+a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/prior.md` reports their coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
 without the GPU. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.
@@ -99,15 +88,11 @@ OF_ENERGY = Widths(
 
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:
-    """Return the index in `REGIMES` of the bottleneck of each of N launches.
+    """Return the index in `REGIMES` of the bottleneck of each of N launches, in the shape of `capped`.
 
     Args:
         nominal: Costs of the launches without a power limit, (N,).
-        capped: Whether the power limit lowers the clock of each launch, (N,), or (points, N) for several operating
-            points.
-
-    Returns:
-        Indices, in the shape of `capped`.
+        capped: Whether the power limit lowers the clock, (N,), or (points, N) for several operating points.
     """
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
@@ -129,10 +114,7 @@ SOURCES = tuple(Source)
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """Estimate of one quantity in SI units, with a 90 % interval from `low` to `high`.
-
-    An estimate is also a float, whose value is `value`.
-    """
+    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. As a float, it equals `value`."""
 
     value: float
     low: float
@@ -140,8 +122,8 @@ class Estimate(float):
     source: str
     """Source of the estimate: a `Source`, or for a baseline `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's individual error, which excludes the error that all
-    configs of the kernel share on this problem and GPU. None if the two errors are not known separately.
+    """Logarithmic half-width of the 90 % interval of the config's own error, without the error that all configs of the
+    kernel share on this problem and GPU. None if the two errors are not known separately.
     """
 
     __hash__ = float.__hash__
@@ -168,9 +150,8 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return the interval for comparing this config with other configs of the same kernel on the same problem.
-
-        It covers only the config's individual error. If this error is not known separately, it is the whole interval.
+        """Return the interval for comparing this config with other configs of the same kernel on the same problem: it
+        covers only the config's individual error. If this error is not known separately, return the whole interval.
         """
         if self.own is None:
             return self.low, self.high
@@ -178,11 +159,7 @@ class Estimate(float):
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals for JSON.
-
-        The keys contain the quantity and the unit, such as `latency_s`, `latency_interval_s` and
-        `latency_own_interval_s`. The last key is missing if the individual error is unknown.
-        """
+        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

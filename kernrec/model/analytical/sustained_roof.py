@@ -17,9 +17,7 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops for which no algorithm needs fewer operations. Convolutions are not listed, because Winograd's algorithm and
-Fourier transforms need fewer operations.
-"""
+"""Ops whose operations no algorithm avoids. Winograd's and Fourier's algorithms avoid operations of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,8 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of an ideal launch on a GPU.
-
-    If some algorithm needs fewer operations than the op's definition, or if the GPU has no arithmetic in the data type,
-    operations take no time and no energy. Then only the bytes bound the time.
+    """Return the figures of an ideal launch on a GPU. Operations take no time and no energy if some algorithm avoids
+    them, or if the GPU has no arithmetic in the data type. Then only the bytes bound the time.
     """
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
@@ -51,14 +47,11 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
-    """Return the rate and energy of the fastest arithmetic that a GPU has for a data type.
+    """Return operations per second at the boost clock and joules per operation at nominal voltage of a GPU's fastest
+    arithmetic in a data type. The rate is 0 if the GPU has no such arithmetic.
 
     At its peak rate, a tensor core is assumed to draw the same power in every data type, except for more power in f16
     and tf32, whose significands are wider.
-
-    Returns:
-        Operations per second at the boost clock, and joules per operation at nominal voltage. The rate is 0 if the GPU
-            has no arithmetic in this data type.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):

@@ -40,26 +40,16 @@ the model often misjudges the config of lowest energy more than others (hotspot 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
 _PRIOR_WEIGHT = 10.0
-"""Weight of the prior assumption that errors are normally distributed with the Gaussian process's standard deviation,
-as a number of measurements.
-"""
+"""Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Factor of the coordinate for latency. It was chosen so that two random configs differ as much in latency as in all
-other coordinates together.
-"""
+"""Factor of the coordinate for latency. Two random configs differ as much in latency as in all other coordinates."""
 
 
 class PowerModel:
     """Model that predicts the logarithm of a config's power from the config and its latency."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model on N measured configs, at least two.
-
-        Args:
-            points: Points of the configs in the search space, N.
-            log_s: Logarithms of the measured latencies, (N,).
-            log_w: Logarithms of the measured powers, (N,).
-        """
+        """Train the model on at least two measured configs: points, log latencies and log powers, (N,) each."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -76,11 +66,8 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the half-width of an interval, in standard deviations, that contains the fraction `LEVEL` of errors.
-
-    Args:
-        scores: Absolute leave-one-out errors, in standard deviations, (N,). They are mixed with the errors that the
-            prior assumption expects.
+    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of the absolute errors,
+    (N,), mixed with the errors that the prior assumption expects.
     """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
@@ -99,9 +86,8 @@ class EnergyGuide(ObjectiveSearch):
 
         Args:
             search: Search by expected improvement of the same space, which selects the configs.
-            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
-                front, and each round draws new random weights.
-            seed: Seed of the random weights.
+            weights: As for `ObjectiveSearch`. In a search for a front (None), each round draws random exponents.
+            seed: Seed of the random exponents.
         """
         super().__init__(search.space, weights)
         self._search = search
@@ -123,10 +109,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """Return the configs with measured latency whose energy to measure next, lowest expected cost first.
-
-        In the first round, the fastest configs come first.
-        """
+        """Return the configs with measured latency whose energy to measure next, lowest expected cost first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -144,9 +127,8 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must undercut to be useful, (C,).
-
-        This is the lowest measured cost. For a front, only the energies of configs that are at least as fast count.
+        """Return the log cost that each config must undercut to be useful, (C,): the lowest measured cost. For a front,
+        it is the cost of a config with the same latency and the lowest energy of any config that is at least as fast.
         """
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
@@ -162,10 +144,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return the log costs of configs with measured latency, and the half-widths of their intervals, (C,) each.
-
-        The energy is predicted if it was not measured. The half-width is 0 if it was measured or does not count.
-        """
+        """Return log costs of configs and half-widths of their intervals, (C,) each. Missing energies are predicted."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))
@@ -180,7 +159,6 @@ class EnergyGuide(ObjectiveSearch):
         return mean, half
 
     def _power(self) -> PowerModel | None:
-        """Return the model of power, trained on all measured energies, or None if there are fewer than two."""
         if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])

@@ -38,13 +38,9 @@ _BATCH, _BATCH_SHARE = 5, 0.1
 (`tools/evidence search`), and larger batches can be compiled ahead.
 """
 _FITTED = 256
-"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of the sample are the
-fastest configs, and the other half is drawn at random.
-"""
+"""Maximum number of measurements in a fit: the fastest half, and a random sample of all other measurements."""
 SCORED = 20_000
-"""Maximum number of configs that are scored for a batch. If more are left, only offspring of the fastest configs are
-scored.
-"""
+"""Maximum number of configs to score for a batch. If more are left, offspring of the fastest configs are scored."""
 _PROMISING = 512
 """Number of configs of greatest expected improvement from which a batch is chosen."""
 PARENTS = 30
@@ -55,12 +51,8 @@ _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs for the fastest config.
-
-    The search does not store measurements. The caller passes all measurements to each call of `order`.
-
-    Raises:
-        KernrecError: SciPy is not installed.
+    """Search of one space of C configs for the fastest config. It stores no measurements, so pass all of them to each
+    call of `order`. Raise `KernrecError` if SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
@@ -68,8 +60,8 @@ class ExpectedImprovement:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
-                if no config has a prediction.
+            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
+                none.
             seed: Seed of all random choices.
         """
         # Import SciPy already here, so that a missing library raises an error before any measurement.
@@ -81,19 +73,13 @@ class ExpectedImprovement:
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return how many configs to measure before calling `order` again.
-
-        Args:
-            measured: Number of configs that have been measured or failed.
-        """
+        """Return how many configs to measure before calling `order` again, given the number of tried configs."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
-        """Return the indices of all configs that were not tried yet, the most promising first.
-
-        The first `batch(M)` configs are chosen jointly, so that their measurements complement each other. The other
-        scored configs follow in descending order of expected improvement, and then all configs that were not scored.
+        """Return the indices of all configs that were not tried yet, the most promising first. The first `batch(M)`
+        configs are chosen jointly, so that their measurements complement each other.
 
         Args:
             tried: Indices of the M configs that were tried.
@@ -120,14 +106,8 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters that were learned from the first measurements.
-
-        The number of these measurements only grows in steps by the factor `_LEARNED_EVERY`, so that most calls return
-        stored hyperparameters.
-
-        Args:
-            rows: Indices of the measured configs.
-            residual: log(measured / predicted) of these configs.
+        """Return hyperparameters learned from log(measured / predicted) of the first measurements. The number of these
+        measurements grows in steps by `_LEARNED_EVERY`, so that most calls return stored hyperparameters.
         """
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
@@ -139,14 +119,7 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return positions in `scored`, the most promising config first.
-
-        Args:
-            process: Gaussian process fitted to the measurements.
-            scored: Indices of the configs to order.
-            best: Lowest measured log latency.
-            batch: Number of configs to choose jointly.
-        """
+        """Return positions in `scored`, the most promising first. `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
@@ -181,12 +154,8 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return by how much each config's log time is expected to fall below the best log time so far, (C,).
-
-    Args:
-        expected: Expected log time of each config, (C,).
-        spread: Standard deviation of each expected log time, (C,).
-        best: Lowest measured log time.
+    """Return by how much each config's log time is expected to fall below the lowest measured log time `best`, (C,).
+    `spread` is the standard deviation of the expected log time.
     """
     from scipy.special import ndtr
 
@@ -196,11 +165,10 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 
 
 class ObjectiveSearch(ABC):
-    """Search of one space for the config with the best latency, energy, or combination of both.
-
-    The caller first reports earlier measurements by `tell_latency` and `tell_energy`. Then it repeats these steps:
-    measure the latencies of the configs from `latency_round` and report each by `tell_latency`; measure the energies of
-    the configs from `energy_round` and report each by `tell_energy`.
+    """Search of one space for the config with the best latency, energy, or combination of both. The caller first
+    reports earlier measurements. Then it repeatedly measures the latencies of the configs from `latency_round` and
+    reports them by `tell_latency`, and measures the energies of the configs from `energy_round` and reports them by
+    `tell_energy`.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -233,10 +201,7 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return configs with measured latency whose energy to measure next, the most important first.
-
-        A config is returned at most once during a search.
-        """
+        """Return configs with measured latency whose energy to measure, most important first; each at most once."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""
@@ -263,10 +228,7 @@ class ObjectiveSearch(ABC):
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost, or None if no config has all needed measurements.
-
-        If the search is for a front, the cost is the energy-delay product.
-        """
+        """Return the config of lowest measured cost (for a front, of lowest energy-delay product), or None."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

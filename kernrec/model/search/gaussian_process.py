@@ -28,9 +28,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 _RELEVANCE_SPREAD = 2.0
-"""Prior standard deviation of the logarithm of a relevance. The prior medians of all relevances are equal and add up to
-one.
-"""
+"""Prior standard deviation of the logarithm of a relevance. The prior medians are equal and add up to one."""
 _NOISE, _NOISE_SPREAD = 0.01, 1.0
 """Prior of `Hyperparameters.noise`: its median, and the standard deviation of its logarithm."""
 _SIGNAL_SPREAD = 1.0
@@ -68,30 +66,16 @@ class Points:
         return Points(self.coordinates[rows], self.groups)
 
     def with_coordinate(self, values: Array) -> "Points":
-        """Return the points with an additional coordinate, which forms a new group.
-
-        Args:
-            values: The coordinate of each point, (N,).
-        """
+        """Return the points with an additional coordinate, (N,), which forms a new group."""
         number = self.groups.max(initial=-1) + 1
         return Points(np.column_stack((self.coordinates, values)), np.append(self.groups, number))
 
 
 class GaussianProcess:
-    """Gaussian process that is conditioned on known values at some points.
-
-    Raises:
-        KernrecError: SciPy is not installed.
-    """
+    """Gaussian process that is conditioned on known values. Raise `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition the process on known values.
-
-        Args:
-            points: M points.
-            values: Known value at each point, (M,).
-            hyperparameters: Hyperparameters to use. None to learn them from the values.
-        """
+        """Condition the process on known values, (M,), at M points. Learn the hyperparameters if they are None."""
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -109,11 +93,8 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return what predictions at C points need.
-
-        Returns:
-            The points' coordinates, scaled by the relevances, (C, D); the covariance between the values at these points
-                and the known values, (C, M); and this covariance divided by the Cholesky factor, (M, C).
+        """Return coordinates scaled by the relevances, their covariance with the known values, (C, M), and the solution
+        of the Cholesky factor for this covariance, (M, C).
         """
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
@@ -132,12 +113,7 @@ class GaussianProcess:
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Predict each known value from all other known values, and return the errors of these predictions.
-
-        Returns:
-            The error of each prediction, and the standard deviation that the process states for the error, including
-                noise; (M,) each.
-        """
+        """Predict each known value from all others, and return the errors and their standard deviations, (M,) each."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -149,13 +125,7 @@ def _matern(squared: Array) -> tuple[Array, Array]:
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """Return the most probable hyperparameters, given known values at M points.
-
-    Args:
-        points: M points.
-        values: Known values with mean 0 and variance 1, (M,).
-        linear: The module `scipy.linalg`.
-    """
+    """Return the most probable hyperparameters, given values at points, (M,), with mean 0 and variance 1."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -186,9 +156,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Number of distinct offspring to breed, and mean number of mutated tunables of a child."""
 _MOST_CHOICES = 32
-"""Number of values of a tunable above which the tunable counts as a quantity, so that mostly the size of a difference
-matters.
-"""
+"""Number of values above which a tunable counts as a quantity, so that mostly the size of a difference matters."""
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring. Several are needed if few children are configs of the space."""
 FEWEST = 20
@@ -207,33 +175,25 @@ class SearchSpace:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
-                if no config has a prediction.
+            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
+                none.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Logarithm of the predicted latency of each config, (C,).
-
-        Configs without a prediction have the slowest prediction of the others. Without any predictions, all are 0.
-        """
+        """Log predicted latency, (C,). Configs without a prediction count as slow as the slowest prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
         tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
         self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
-        """Indices of the configs in ascending order of predicted latency, (C,).
-
-        Configs without a prediction come last, in random order.
-        """
+        """Indices of the configs, ascending in predicted latency, (C,). Configs without a prediction come last."""
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
         self.points = _points(tunables, self.log_s, self._genes)
-        """Points that represent the configs in a Gaussian process. The distance between two points states how different
-        the configs are. The coordinates have a group for each tunable and for the predicted latency.
-        """
+        """Points that represent the configs, with a group for each tunable and a group for the predicted latency."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
         """Inputs of trees, (C, T + 1): logarithms of the tunables, and of the predicted latency."""
 
@@ -242,10 +202,7 @@ class SearchSpace:
 
     @cached_property
     def covering(self) -> Array:
-        """Return the indices of configs that cover each value of each tunable, the best prediction first.
-
-        For each value, the config of lowest predicted latency with this value is included.
-        """
+        """Return indices of configs that cover each value of each tunable, each by the config of best prediction."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
@@ -284,13 +241,8 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Return one number for each row of `genes` (N, T) that identifies the row, (N,).
-
-    The numbers are floats, because the product of the numbers of values may exceed the range of integers.
-
-    Args:
-        genes: Index of the value of each tunable, (N, T).
-        values: Number of values of each tunable, (T,).
+    """Return a number for each row of genes (N, T) that identifies the row, (N,). The numbers are floats, because the
+    product of the numbers of values, (T,), may exceed the range of integers.
     """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
@@ -299,15 +251,9 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points that represent configs by their tunables and their predicted latencies.
-
-    For each tunable, half of the squared distance comes from the difference between the logarithms of the values. The
-    other half is a constant that is added if the values differ. This constant is smaller for tunables with many values.
-
-    Args:
-        tunables: Values of the tunables, (C, T).
-        log_s: Logarithms of the predicted latencies, (C,).
-        genes: Index of the value of each tunable, (C, T).
+    """Return points that represent configs by their tunables and predicted latencies. For each tunable, half of the
+    squared distance comes from the difference between the logarithms of the values. The other half is added if the
+    values differ, and is reduced for tunables with many values.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     # A missing tunable gets the mean value.

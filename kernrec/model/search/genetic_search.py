@@ -48,8 +48,7 @@ class GeneticSearch(ObjectiveSearch):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
-                front, and each config of a round is chosen by different random weights.
+            weights: As for `ObjectiveSearch`. In a search for a front, random exponents select each config of a round.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
@@ -70,22 +69,14 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: first those that cover each value of each tunable, then all others.
-
-        Within both parts, the config with the best prediction comes first.
-
-        Args:
-            left: Whether each config of the space is still unmeasured, (C,).
+        """Return unmeasured configs: those that cover each value of each tunable, then all others. In both parts,
+        configs with better predictions come first.
         """
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
-        """Breed children, and return the most promising and some random children as the next round.
-
-        Args:
-            left: Whether each config of the space is still unmeasured, (C,).
-        """
+        """Breed children of the best configs, and return the most promising and some random children."""
         ran = self.ran()
         costs = self._expected_costs(ran)
         parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
@@ -103,7 +94,6 @@ class GeneticSearch(ObjectiveSearch):
         return list(self._expected_s)
 
     def _expected_costs(self, ran: list[int]) -> Array:
-        """Return the log costs of configs with measured latency. Energies are predicted if they were not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)
@@ -112,13 +102,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return the indices of children to measure: some random children, and the children of lowest expected cost.
-
-        Args:
-            latency: Predicted log latency of the children, (N,).
-            power: Predicted log power of the children, (N,).
-            size: Number of children to return.
-        """
+        """Return indices of `size` children: some random children, and the children of lowest expected cost."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -161,10 +145,7 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of N configs, given their measured or predicted log latencies, (N,).
-
-        Return zeros if the cost does not include energy, or if fewer than two energies are measured.
-        """
+        """Return predicted log power of configs with known log latencies, (N,), or zeros if energy does not count."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -175,13 +156,7 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train boosted trees, and return a function that predicts the values of other rows of features.
-
-        Args:
-            features: Features of the training configs, (N, F).
-            values: Values to predict, (N,).
-            costs: Log costs of the training configs, (N,). A config of low cost has more weight.
-        """
+        """Train trees, with more weight on configs of low log cost, and return a function that predicts values."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -191,8 +166,6 @@ class GeneticSearch(ObjectiveSearch):
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
     """Return the fraction of the next round to measure: 1 / (1 + signal-to-noise ratio) of a model's last predictions.
-
-    The fraction is 1 if there are fewer than two measurements.
 
     Args:
         measured: Logarithms of the measurements of the last round.

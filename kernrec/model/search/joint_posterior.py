@@ -68,10 +68,9 @@ _NEVER = 20.0
 """Difference between the log cost of a contender that cannot run and the log costs of all other contenders."""
 LEAST_REACH = 0.13
 """Minimum of the reach, in logarithms. The reach is the assumed bound on how far the cost of the best contender can be
-below the cost of the current choice. If predictions are uncertain, the reach is the standard deviation of the choice's
-error instead. A config that is predicted to be the best is near the limit of the hardware, so no other config can be
-far below it. Without this bound, the distribution tails of many slow contenders would dominate the regret
-(`tools/evidence refine`).
+below that of the current choice: the larger of this value and the standard deviation of the choice's error. No config
+can be far below a predicted best config, which is near the limit of the hardware. Without a bound, the distribution
+tails of many slow contenders would dominate the regret (`tools/evidence refine`).
 """
 MISJUDGED = 0.04
 """Probability that the predictions of a problem with fewer than two measured contenders are wrong beyond their stated
@@ -80,8 +79,7 @@ caused most of the regret, because the predictions were too certain (`tools/evid
 """
 _OVERLOOKED = math.log(2.0)
 """Log loss that `JointPosterior.regret_bound` allows for one misjudged problem with fewer than two measurements. On a
-recorded H100, cuBLAS was predicted to be the fastest but took more than twice as long as Triton, although no prediction
-suggested this.
+recorded H100, cuBLAS was predicted to be the fastest, but took more than twice as long as Triton.
 """
 _ROUNDS = 10
 _DRAWS = 512
@@ -97,9 +95,8 @@ class Contenders:
     deviation: Array
     """Standard deviation of the part of a contender's error that other configs of its kernel do not share, (C,)."""
     features: Array
-    """Features of each contender, (C, F). Contenders of different problems share errors if their features are similar.
-    The length of a row is about the standard deviation of the contender's error, in logarithms, including the error of
-    its kernel.
+    """Features by which contenders of different problems share errors, (C, F). The length of a row is about the
+    standard deviation of the contender's log error, including the error of its kernel.
     """
     coordinates: Array
     """Coordinates of each contender, (C, D). The distance between two contenders states how different they are."""
@@ -110,9 +107,7 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections of the predictions, (C, any number). All problems must have the same
-    columns. None if corrections should not be learned.
-    """
+    """Inputs of the trees that learn corrections, (C, any number), with the same columns for all problems; or None."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +123,7 @@ class Measured:
 
 
 class _Block:
-    """Posterior of the contenders of one problem for a known weight vector w.
-
-    The log costs are `mean + slope @ w`, plus an error with the covariance matrix `covariance`.
-    """
+    """Posterior of a problem's contenders for known w: log costs `mean + slope @ w`, and an error of `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -149,11 +141,7 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Compute the posterior from the predictions and the measurements.
-
-        Args:
-            common: Common scale of the errors of all problems.
-        """
+        """Compute the posterior from predictions and measurements. `common` is the common scale of all problems."""
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -184,24 +172,13 @@ class _Block:
 
 
 class JointPosterior:
-    """Joint posterior of the log costs of the contenders of all problems.
-
-    Measurements may be added in any order.
-    """
+    """Joint posterior of the log costs of the contenders of all problems. Add measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with the predictions.
-
-        Args:
-            problems: Contenders of each problem. At least one problem is needed. The number of features must be the
-                same for all problems.
-            seed: Seed of all random draws.
-        """
+        """Begin with the predictions of at least one problem. All problems must have the same number of features."""
         self._seed = seed
         self.scale = _UNIT
-        """Common scale of the errors of all problems: the factor by which the standard deviations in `Contenders` are
-        multiplied to get the scales of Student's t distributions.
-        """
+        """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
         self.record = RegretRecord()
         self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
         self._blocks = [_Block(problem, self.scale) for problem in problems]
@@ -264,12 +241,8 @@ class JointPosterior:
         self._solve()
 
     def relearn(self) -> bool:
-        """Learn corrections of the predictions from the measurements of all problems, and apply the corrections.
-
-        The corrections of a problem come from the measurements of other problems (`kernrec.model.search.relearning`).
-
-        Returns:
-            Whether the predictions changed. They do not change if the corrections do not help.
+        """Learn corrections of the predictions from the measurements of all problems, and apply them if they help
+        (`kernrec.model.search.relearning`). Return whether the predictions changed.
         """
         from kernrec.model.search.relearning import Evidence, corrections
 
@@ -292,10 +265,7 @@ class JointPosterior:
         return True
 
     def expectation(self, problem: int) -> tuple[Array, Array]:
-        """Return the posterior mean (C,) and covariance (C, C) of the log costs of a problem's contenders.
-
-        The covariance does not include measurement noise.
-        """
+        """Return posterior mean (C,) and covariance (C, C) of the contenders' log costs, without measurement noise."""
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
         covariance[block.excluded] = covariance[:, block.excluded] = 0.0
@@ -307,10 +277,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run.
-
-        The contender is not proposed for measurement again. It is only chosen if no other contender is left.
-        """
+        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -321,31 +288,19 @@ class JointPosterior:
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the expected regret of a problem's current choice, without the problem's weight.
-
-        The expected regret is corrected by how well earlier expected regrets agreed with actual gains (`record`).
-        """
+        """Return the unweighted expected regret of a problem's choice, corrected by the record of earlier regrets."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return the expected regret of a problem (see `regret`), and the probability that each contender is the best.
-
-        The probabilities are an array (C,). Both results come from the same random draws.
-        """
+        """Return the expected regret (see `regret`), and the probability that each contender is the best, (C,)."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the two parts of the expected regret of a problem's current choice, without correction.
-
-        The first part assumes that the posterior is right. The second part assumes that the predictions of the problem
-        are misjudged. Each part is multiplied by the probability of its assumption.
-
-        Args:
-            problem: Index of the problem.
-            costs: Draws of the log costs of the problem's contenders, (draws, C).
+        """Return the two parts of the uncorrected expected regret of a problem's current choice: if the posterior is
+        right, and if the problem is misjudged. Each part is multiplied by the probability of its case.
         """
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
@@ -366,10 +321,7 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return random draws of the log costs of a problem's contenders, (draws, C).
-
-        The error that all contenders share is left out, so only differences within a draw are meaningful.
-        """
+        """Return draws of the log costs of a problem's contenders, (draws, C), without the error that all share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
@@ -397,35 +349,26 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret would grow if the most important unsettled problem is misjudged.
-
-        Unsettled problems have fewer than two measurements. The most important problem has the largest weight.
-        """
+        """Return by how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return both parts of the expected regret (see `_stated`) of each problem, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Return the next measurements of a problem, in the order that has the greatest gains.
+        """Return contender and weighted gain of each next measurement of a problem. Each measurement is that of
+        greatest gain if earlier ones give the expected results ("kriging believer"). Effects on other problems are
+        ignored.
 
-        Each measurement is the one with the greatest gain, under the assumption that the measurements before it give
-        the expected results ("kriging believer"). Effects on other problems are ignored.
-
-        A gain is bounded by the reach divided by the number n of measurements that the problem already has. The reason
-        is that the best of n configs is on average 1/n as far from the limit of the hardware as a single config (the
-        minimum of n exponentially distributed distances). Without this bound, the gains of measured problems would be
-        overestimated, and other problems would not be measured.
+        A gain is at most the reach divided by the number n of measurements that the problem already has: the best of n
+        configs is on average 1/n as far from the limit of the hardware as a single config (the minimum of n
+        exponentially distributed distances). Otherwise, the gains of measured problems would be overestimated.
 
         Args:
             problem: Index of the problem.
             most: Maximum number of measurements. Contenders that were already measured are not measured again.
             noise: Standard deviation of the logarithm of a measured cost.
-
-        Returns:
-            Index of the contender and weighted gain of each measurement.
         """
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
@@ -454,15 +397,12 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return for each possible measurement by how much it is expected to improve the choice, (measurements,).
-
-    The improvement is the expected log cost of the current choice minus that of the new choice, after the measurement.
+    """Return by how much each possible measurement is expected to lower the log cost of the choice, (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).
-        moves: Change of each contender's expected log cost if the measurement deviates from its expectation by one unit
-            of its scale, (C, measurements).
-        reach: Upper bound on the improvement.
+        moves: Changes of `mean` if a measurement is one unit of scale off its expectation, (C, measurements).
+        reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
     # The expected cost of the current choice also changes in each outcome, but not on average.
@@ -474,11 +414,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return `_NODES` equally probable outcomes of a Student's t distribution with 4 degrees of freedom (`DEGREES`).
-
-    The distribution is divided into equally probable intervals. An outcome is the quantile in the middle of an
-    interval. For 4 degrees of freedom, the quantile function has a closed form (Shaw, "Sampling Student's T
-    distribution", 2006).
+    """Return `_NODES` equally probable outcomes of a Student's t with 4 degrees of freedom (`DEGREES`): quantiles in
+    the middle of equally probable intervals, in closed form (Shaw, "Sampling Student's T distribution", 2006).
     """
     probability = (np.arange(_NODES) + 0.5) / _NODES
     inside = 2.0 * np.sqrt(probability * (1.0 - probability))

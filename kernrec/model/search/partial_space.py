@@ -29,9 +29,7 @@ SPREADS = 3.0
 EAGER = 1.0
 """Number of standard deviations below the mean by which half of the next configs are chosen."""
 SEARCHES, WRONG = 14, 0
-"""Number of searches of recorded spaces that were tested, and number of these searches that missed a config more than
-`MARGIN` better than the result.
-"""
+"""Number of searches of recorded spaces in a test, and number that missed a config better by the margin."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1
@@ -55,12 +53,8 @@ class Proposal(NamedTuple):
 
 
 class PartialSearch:
-    """Search of a space of C configs.
-
-    The search does not store results. The caller passes all results so far to each call of `propose`.
-
-    Raises:
-        KernrecError: scikit-learn is not installed.
+    """Search of a space of C configs. It stores no results, so pass all of them to each call of `propose`. Raise
+    `KernrecError` if scikit-learn is not installed.
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
@@ -69,8 +63,7 @@ class PartialSearch:
         Args:
             tunables: Values of the T tunables of each config, (C, T).
             seed: Seed of all random choices.
-            spreads: Number of standard deviations between the mean of the trees' predictions and a config's lower
-                bound.
+            spreads: Number of standard deviations between the mean prediction and a config's lower bound.
         """
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
@@ -119,16 +112,7 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Predict the criteria of configs by trees that are trained on the successful configs.
-
-        Args:
-            ran: Indices of the successful configs.
-            log: Logarithms of the costs of these configs.
-            rest: Indices of the configs to predict.
-
-        Returns:
-            Mean and standard deviation of the trees' predictions, (len(rest), criteria) each.
-        """
+        """Return the trees' mean and standard deviation of each criterion for `rest`, (len(rest), criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -141,19 +125,12 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize, (N, 1 or 3): the log costs, and with two costs also the mean of both.
-
-    Args:
-        log: Logarithms of time, energy, or both, (N, 1 or 2).
-    """
+    """Return the criteria to minimize, (N, 1 or 3): the log costs, (N, 1 or 2), and with two costs also their mean."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of the trees, (C, F).
-
-    These are the logarithms of the tunables that vary, and the logarithms of the product and the ratio of each pair.
-    """
+    """Return the inputs of trees, (C, F): logarithms of varying tunables, and of products and ratios of pairs."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

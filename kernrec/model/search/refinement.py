@@ -33,9 +33,7 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """The corrections of predictions are learned again when the number of measurements has grown by this factor."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""The common scale of the errors is estimated again after these numbers of new measurements, and after each multiple of
-`_RESCALED_EVERY`.
-"""
+"""Numbers of new measurements after which the common scale of errors is estimated again, and the later interval."""
 
 
 @dataclass
@@ -75,13 +73,7 @@ class Refinement:
     """Decide which visit to make next, given the measurements of all earlier visits."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with the current posterior.
-
-        Args:
-            posterior: Posterior of the costs of all contenders, which may already contain measurements.
-            costs: Expected durations of measurements.
-            noise: Expected standard deviation of the logarithm of a measured cost.
-        """
+        """Begin with a posterior and expected durations. `noise` is the standard deviation of a log measurement."""
         self.posterior = posterior
         self.costs = costs
         self._noise = noise
@@ -113,10 +105,8 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second, or None if no contender is left to measure.
-
-        Args:
-            without: Indices of problems that must not be visited.
+        """Return the visit with the greatest gain per second, except of problems in `without`, or None if there is
+        none.
         """
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]

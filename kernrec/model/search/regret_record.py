@@ -19,15 +19,11 @@ import numpy as np
 Array = np.ndarray
 
 _MEMORY = 60.0
-"""Number of further measurements after which the weight of an earlier measurement has fallen to 1/e. Older measurements
-count less, because predictions improve during a run.
-"""
+"""Number of measurements after which the weight of a measurement falls to 1/e, because predictions improve."""
 _PRIOR = 4.0
 """Weight of the prior assumption that stated regrets are right, expressed as a number of observed losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Prior mean of the loss (a difference of log costs) on a problem with a wrong choice, and the weight of this prior,
-expressed as a number of observed losses.
-"""
+"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
 _DRAWS = 2048
 
 
@@ -51,10 +47,7 @@ class RegretRecord:
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice.
-
-        For exponentially distributed losses, the mean is half the ratio of the second moment to the first moment.
-        """
+        """Return the mean loss on a problem with a wrong choice: half the ratio of the second to the first moment."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:

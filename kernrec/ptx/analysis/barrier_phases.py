@@ -60,15 +60,12 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the total clocks or waits of the slowest warp of each phase.
-
-    All warps wait for the slowest warp at the barrier that ends a phase. The result is the sum over the phases of the
-    maximum over the warps.
+    """Return the clocks or waits of the slowest warp of each phase, summed over the phases.
 
     Args:
-        function: the kernel.
-        pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
-        by_warp: for each piece, the clocks or waits of each warp, (warps,).
+        function: The kernel.
+        pieces: Basic blocks of the kernel. Blocks that the assembler merges form one group.
+        by_warp: For each piece, the clocks or waits of each warp, (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -79,16 +76,12 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Merge several basic blocks into one. If a branch skips a block, the block's instructions are guarded by the
-    branch's predicate.
-    """
+    """Merge basic blocks into one. Instructions that a branch skips are guarded by the branch's predicate."""
     return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each basic block and its instructions. If a branch skips the block, the instructions are guarded by the
-    branch's predicate.
-    """
+    """Yield each block and its instructions, guarded by the predicate of a branch that skips the block."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -152,8 +145,7 @@ below and 1 % above that sum. If only barriers ended a stretch, they would be 11
 """
 MOST = 12
 """Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH` and may span
-several barriers.
-"""
+several barriers."""
 
 
 def issued_by_stretch(
@@ -202,9 +194,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block into parts of at most `length` instructions. Yield each part with its fraction of the block's
-    machine instructions.
-    """
+    """Yield parts of at most `length` instructions of a basic block, with their fraction of machine instructions."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -23,9 +23,7 @@ class DefUse:
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Return the writers and readers of a function's registers. The function must not contain calls; the result is
-        cached in it.
-        """
+        """Return the writers and readers of the registers of a function without calls, which caches them."""
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]
@@ -87,8 +85,6 @@ def with_local_names(function: Function) -> Function:
 
 
 def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, str]) -> Instruction:
-    """Return an instruction with new names for the registers that it reads and for those that it writes."""
-
     def renamed(names: Mapping[str, str]) -> Callable[[Register | Symbol], Register | Symbol]:
         return lambda leaf: Register(names.get(leaf.name, leaf.name)) if isinstance(leaf, Register) else leaf
 

@@ -51,9 +51,6 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    """Return whether an instruction copies from global memory. In that case, its second state space, the source, is
-    `global`.
-    """
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
@@ -67,10 +64,8 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each load from global memory, and its position in its chain of dependent loads.
-
-    The position is 1 for a load whose address does not depend on another load.
-    """
+    """Yield the index of each load from global memory, and its position in its chain of dependent loads. The position
+    is 1 for a load whose address does not depend on another load."""
     depths: dict[str, int] = {}  # register -> length of the longest chain of dependent loads that its value needs
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
@@ -82,9 +77,7 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Return the branches and memory accesses that depend on data, in text order. The result is cached in the
-    function.
-    """
+    """Return the branches and memory accesses that depend on data, in text order. The function caches them."""
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -117,7 +110,6 @@ def _data_dependences(function: Function) -> list[Dependence]:
 
 
 def _from_memory(ins: Instruction, shared: bool) -> bool:
-    """Return whether an instruction reads a value that depends on the input."""
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
     return ins.opcode in ("atom", "tex", "tld4", "suld") or _copies_from_global(ins)
@@ -157,10 +149,8 @@ def _run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a store to global memory is inside of a loop.
-
-    This is typical of a kernel whose blocks compute several tiles of the result.
-    """
+    """Return whether a store to global memory is inside of a loop. This is typical of a kernel whose blocks compute
+    several tiles of the result."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
@@ -241,9 +231,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables from which an instruction's addresses are computed, or None if the origin of
-    an address is unknown.
-    """
+    """Return the parameters and variables on which an instruction's addresses are based, or None if unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -57,9 +57,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Map each register of `named` to the registers that have a different value at a time when its value is still
-    needed.
-    """
+    """Map each register of `named` to the registers with a different value while its value is still needed."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -89,14 +87,12 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function, which must not contain calls.
-
-    The machine instructions of a PTX instruction that is removed or combined with another are empty.
+    """Return the machine instructions of each PTX instruction of a function without calls: none if it is folded.
 
     Args:
-        function: the function.
-        def_use: writers and readers of the function's registers.
-        divergent: registers that may differ between the threads of a warp.
+        function: The function.
+        def_use: Writers and readers of its registers.
+        divergent: Registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 
@@ -171,7 +167,6 @@ class _Folding:
         return (("move", moves),)
 
     def _made_by_conversion(self, source: Vector) -> bool:
-        """Return whether a single machine instruction converts two values and packs them."""
         for item in source.items:
             writer = self.def_use.writer(item.name) if isinstance(item, Register) else None
             if writer is None or self.instructions[writer].opcode != "cvt":
@@ -223,7 +218,6 @@ class _Folding:
             self.cost[position] = _NOTHING
 
     def _only_addresses(self, ins: Instruction) -> bool:
-        """Return whether an instruction adds a literal to a value, and the sum is only used in addresses."""
         if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
             return False
         name = next(iter(ins.results), "")
@@ -248,9 +242,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Combine an instruction with one that computes an operand, has an opcode in `opcodes`, and whose result
-        nothing else reads.
-        """
+        """Absorb one of `opcodes` that computes an operand and whose result nothing else reads."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -265,8 +257,7 @@ class _Folding:
 
     def _writer_near(self, operand: object, position: int) -> int | None:
         """Return the only instruction that computes an operand. Return None if there are several, or if it is in
-        another basic block or predicated.
-        """
+        another basic block or predicated."""
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)
@@ -303,10 +294,7 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the machine instructions that move a literal factor of IMAD.WIDE to a register, once per basic block.
-
-        IMAD.WIDE accepts only one constant operand. If its base is also a constant, the factor must be in a register.
-        """
+        """Return the cost of moving a literal factor to a register, once per block: IMAD.WIDE accepts one constant."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -349,9 +337,6 @@ class _Folding:
                 return
 
     def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
-        """Return the register and the addition if a select between two literals is only used by that addition.
-        Otherwise, return None.
-        """
         if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
             return None
         name = _result(ins)

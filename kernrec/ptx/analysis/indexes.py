@@ -21,8 +21,7 @@ _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
 """Distance in bytes between the elements of neighboring indices: a number, and the names of the parameters by which it
-is multiplied.
-"""
+is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class _Value:
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
     """Loaded values that the register's value contains as terms, each as (buffer, factor). The factor is None if the
-    register's value is not a linear function of the loaded value.
-    """
+    register's value is not a linear function of the loaded value."""
     factor: Step | None = None
     """Value of the register, if it is a product of numbers and parameters; else None."""
 
@@ -52,9 +50,7 @@ _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Find the parameters of a kernel that point to buffers of indices, and map each to a description of its
-    indices.
-    """
+    """Map each parameter of a kernel that points to a buffer of indices to a description of these."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)

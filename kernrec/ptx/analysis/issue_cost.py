@@ -120,17 +120,14 @@ _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
 """Product m * n * k of the largest `mma` instruction for each type of the matrix A (PTX ISA, table of the shapes of
-`mma`).
-"""
+`mma`)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the machine instructions of a wmma operation: as many `mma` as cover its shape, or accesses of 4 bytes per
-    lane.
-    """
+    """Return the cost of a wmma operation: as many `mma` as cover its shape, or accesses of 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -198,17 +195,15 @@ _LATENCY_CLK = {
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
 """Number of columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and
-32 bytes along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
-"""
+32 bytes along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet)."""
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum number of clocks that a warp needs for a basic block.
+    """Return the minimum clocks of a warp in a basic block: its longest dependency chain, but at least one per
+    instruction.
 
-    This is the latency of the longest dependency chain, but at least one clock per instruction.
-
-    Loads from global memory count as 0 clocks, because their latency depends on the caches. `dependence.load_depths`
-    counts these loads.
+    Loads from global memory count as 0 clocks, because their latency depends on the caches (`dependence.load_depths`
+    counts them).
     """
     ready: dict[str, int] = {}  # register -> clock at which its value is available
     last, issued = 0, 0
@@ -289,9 +284,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions of a PTX instruction if `classify` does not describe them precisely. Otherwise,
-    return None.
-    """
+    """Return the machine instructions of a PTX instruction for which `classify` is imprecise, else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

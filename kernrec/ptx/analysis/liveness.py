@@ -38,7 +38,6 @@ def _live_before(function: Function) -> list[set[str]]:
 
 
 def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
-    """Return the registers that a basic block reads before writing them, and the registers that it always writes."""
     read: set[str] = set()
     written: set[str] = set()
     for ins in reversed(block.instructions):
@@ -94,9 +93,7 @@ def live_by_block(function: Function) -> list[int]:
 
 
 def successors(function: Function, index: int) -> list[int]:
-    """Return the indices of the basic blocks that may be executed directly after a block. The target of a branch comes
-    first.
-    """
+    """Return the indices of the basic blocks that may follow a block. The target of a branch comes first."""
     last = function.blocks[index].instructions[-1]
     count = len(function.blocks)
     successors = []

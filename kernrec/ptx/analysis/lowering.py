@@ -65,19 +65,16 @@ def _under(function: Function, position: int) -> range:
 
 _MOST_PREDICATED = 8
 """Maximum number of machine instructions that the assembler executes under predicates instead of branching
-over them.
-"""
+over them."""
 _MOST_PREDICATED_LOADING = 20
 """The same maximum for code that loads from global memory. It is higher, because a branch would delay the load. Both
 limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5 for sm_75,
-sm_86, sm_90 and sm_120.
-"""
+sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
 """Maximum number of branches in one piece of machine code whose predicates are needed until a load has finished. A
 thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use
 one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon as they are
-issued, so ptxas 13.5 keeps sixteen such loads in flight.
-"""
+issued, so ptxas 13.5 keeps sixteen such loads in flight."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
@@ -88,9 +85,7 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Return the machine instructions of each basic block by class. The function must not contain calls; the result is
-    cached in it.
-    """
+    """Return the machine instructions by class of each basic block of a function without calls. It caches them."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -140,7 +135,6 @@ def _entered(function: Function) -> dict[int, int]:
 
 
 def _target(function: Function, block: BasicBlock) -> int | None:
-    """Return the target of the branch at the end of a basic block, as a block index, or None if there is no branch."""
     last = block.instructions[-1]
     if last.opcode != "bra" or not isinstance(last.operands[0], Symbol):
         return None
@@ -148,9 +142,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target of the conditional branch at the end of a basic block, as a block index, or None if there is
-    none.
-    """
+    """Return the target block of the conditional branch at the end of a basic block, or None without one."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -172,9 +164,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return the blocks whose conditional branch is replaced by predicates. Also move the costs of the code that it
-        skips to these blocks.
-        """
+        """Return blocks whose conditional branch becomes predicates, and move the costs of the skipped code there."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -196,7 +186,6 @@ class _Lowering:
         return sum(self.issue[body].values()) <= most
 
     def _reconverge(self, predicated: set[int]) -> None:
-        """Add the machine instructions that make a warp reconverge after divergent branches."""
         blocks = self.function.blocks
         joins: dict[int, int] = {}  # block where threads reconverge -> first block with a divergent branch to it
         for block in blocks:

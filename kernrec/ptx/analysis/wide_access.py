@@ -35,9 +35,7 @@ _MEMORY = frozenset(
 
 
 def with_wide_accesses(module: Module, kernel: str) -> Module:
-    """Return the module after merging adjacent accesses to shared memory in a kernel and in the functions that it
-    calls.
-    """
+    """Return the module after merging adjacent accesses to shared memory in a kernel and its callees."""
     functions = {
         name: function if function.entry and name != kernel else _joined(function, module)
         for name, function in module.functions.items()
@@ -91,9 +89,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield lists of loads, or of stores, that use the same address register and have no conflicting instruction
-    between them.
-    """
+    """Yield lists of loads, or of stores, with one address register and without conflicts between them."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -142,12 +138,7 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Group accesses that together cover 16 aligned bytes or, if that is not possible, 8 aligned bytes.
-
-    Args:
-        accesses: Accesses with the same address register.
-        base: Known low bits of the address register.
-    """
+    """Yield groups of accesses that cover 16, or else 8, aligned bytes. `base` is what is known of the address."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -165,7 +156,6 @@ def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
 
 
 def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
-    """Return whether an access can be moved to another position without changing any value that is loaded or stored."""
     first, last = min(access.position, place), max(access.position, place)
     names = [name for item in access.items for name in registers_of(item)]
     users = [p for name in names for p in def_use.writers.get(name, ())]
@@ -192,7 +182,6 @@ class _KnownBits:
         self._known: dict[str, _LowBits | None] = {}
 
     def of(self, register: Register) -> _LowBits:
-        """Return the known low bits of a register."""
         # Start with every register unknown, and repeat, because registers in loops depend on each other.
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
@@ -248,7 +237,6 @@ class _KnownBits:
 
 
 def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
-    """Return the low bits on which all values agree, or None if they agree on none."""
     common: _LowBits | None = None
     for bits in all_bits:
         if common is None or bits is None:
@@ -264,10 +252,8 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the known low bits of the product of two numbers, given the known low bits of each.
-
-    The product is (x + 2**a u) (y + 2**b v), where u and v are unknown.
-    """
+    """Return the known low bits of the product of two numbers, given the known low bits of each. The product is (x +
+    2**a u) (y + 2**b v), where u and v are unknown."""
     (a, x), (b, y) = first, second
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
@@ -286,9 +272,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return the kernel after marking its combined atomic operations with the modifier `AGGREGATED`. The kernel must
-    not contain calls.
-    """
+    """Return a kernel without calls after marking its combined atomic operations with `AGGREGATED`."""
     marked = set(_combined(function))
     if not marked:
         return function
@@ -300,7 +284,6 @@ def with_warp_aggregation(function: Function) -> Function:
 
 
 def _combined(function: Function) -> Iterator[int]:
-    """Yield the indices of the atomic operations that the assembler combines within a warp."""
     if not any(ins.opcode in ("atom", "red") for ins in function.instructions):
         return
     if any(ins.opcode == "call" for ins in function.instructions):

@@ -77,9 +77,7 @@ def emulate(
 
 
 def check_block(module: Module, launch: KernelLaunch) -> None:
-    """Raise `UsageError` if the block size of a launch is not one for which the kernel was compiled. CUDA would refuse
-    such a launch.
-    """
+    """Raise `UsageError` if the kernel was not compiled for the launch's block size, which CUDA would refuse."""
     if (function := module.functions.get(launch.entry)) is None:
         return
     threads, required = prod(launch.block), function.directives.get("reqntid")
@@ -195,9 +193,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Return the machine instructions of each basic block by class. They are empty for a block that no warp has
-        run.
-        """
+        """Return the machine instructions by class of each basic block. A block that no warp has run has none."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}

@@ -1,7 +1,4 @@
-"""Run launches in the compiled engine (`engine/`).
-
-The kernel is decoded here, and passed to the engine as flat arrays.
-"""
+"""Run launches in the compiled engine (`engine/`), to which a decoded kernel is passed as flat arrays."""
 
 import os
 import re
@@ -28,8 +25,7 @@ _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
 _UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults that the engine reports
 _NAMED = re.compile("\x01([0-9]+)\x01")
 """Matches the place in an engine message that stands for an instruction. It contains the instruction's index in the
-function.
-"""
+function."""
 
 
 class Shape(NamedTuple):
@@ -81,18 +77,13 @@ class _Code(NamedTuple):
     names: list[str]
     """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """For each instruction: index of its name, number of operands, guard register or -1, and whether the guard is
-    negated.
-    """
+    """For each instruction: index of the name, number of operands, guard register or -1, is the guard negated."""
     operands: np.ndarray[Any, Any]
-    """For each operand, in preorder: its kind; the index of its register or symbol, or its number of parts; and its
-    value.
-    """
+    """For each operand in preorder: kind; index of the register or symbol, or number of parts; value."""
     blocks: np.ndarray[Any, Any]
     """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
     the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
-    whether threads wait in the block, and whether the block continues the previous block's piece of machine code.
-    """
+    whether threads wait in the block, and whether the block continues the previous block's piece of machine code."""
     widths: list[int]
     """Size of each register in bits."""
     specials: list[str]
@@ -136,9 +127,7 @@ class EngineLaunch:
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Number of active lanes of the warps that have run each basic block."""
         self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
-        """Number of executions of each basic block by each warp, summed over the thread blocks. It is zero if no blocks
-        are watched.
-        """
+        """Executions of each basic block by each warp, summed over thread blocks; zero if none is watched."""
         self.barriers = 0
         """Number of barriers that thread blocks have passed."""
         self.counts = Counts()

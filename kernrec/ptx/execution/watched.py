@@ -41,15 +41,10 @@ class Touched:
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the number of additional bytes that the next block moves.
+        """Return the additional bytes that the next block, `other`, moves if later blocks follow the same pattern.
 
-        The blocks after it are assumed to continue the pattern of these two blocks.
-
-        Where the next block continues a run of words of this block, it moves only its own bytes, even if it starts
-        within a sector. Elsewhere, it moves whole sectors.
-
-        Args:
-            other: Words that the next block accesses.
+        Where it continues a run of words of this block, it moves only its own bytes, even if it starts within a sector.
+        Elsewhere, it moves whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -69,10 +64,7 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 @dataclass(frozen=True)
 class BlockTrace:
     """Sectors that a thread block requested, in order. If several lanes of a warp request the same sector at once, it
-    counts once.
-
-    All arrays have one element per requested sector.
-    """
+    counts once. All arrays have one element per requested sector."""
 
     step: Array
     """Time of the request, as the number of executed pieces of machine code since the block's batch started."""
@@ -151,25 +143,19 @@ class EmulationOptions:
     """Approximate number of threads that are emulated at the same time."""
     count: bool = True
     budget: int = BUDGET
-    """Maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is assumed to be
-    in an endless loop.
-    """
+    """Maximum PTX instructions of a batch of blocks. A kernel that exceeds it is assumed to loop forever."""
     check_races: bool = False
-    """Whether a data race is an error, in shared memory and in global memory through which blocks pass data to each
-    other.
-    """
+    """Whether a data race is an error: in shared memory, or in global memory through which blocks pass data."""
     checked: CheckedMemory | None = None
     """Checks for errors that do not stop the emulation (see `Emulation.findings`), or None."""
     watched: Sequence[int] = ()
     """Linear numbers of the thread blocks whose accesses to global memory are recorded (see `Emulation.accesses`). If
     there are any, the engine also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
     `global.<buffer>.atomic_turns` (how often lanes wait for other lanes in the same sector). Both depend on the
-    alignment of tiles to sectors.
-    """
+    alignment of tiles to sectors."""
     lanes_by_class: bool = False
     """Whether to count active lanes for each instruction class."""
     lowering: Lowering | None = None
     """Function that returns the machine instructions of each basic block by class, which are the basis of the counters
     `issue` and `lanes` (see `kernrec.ptx.analysis.lowering`). If it is None, each PTX instruction is converted
-    separately (see `kernrec.ptx.analysis.issue_cost`).
-    """
+    separately (see `kernrec.ptx.analysis.issue_cost`)."""

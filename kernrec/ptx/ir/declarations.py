@@ -1,7 +1,4 @@
-"""Parse the declarations of variables in PTX (PTX ISA, section 5).
-
-A declaration states the state space, type, alignment, size and initial values of a variable.
-"""
+"""Parse declarations of variables in PTX: state space, type, alignment, size, initial values (PTX ISA, section 5)."""
 
 import re
 import struct
@@ -19,13 +16,11 @@ MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 
 """Maximum size of a variable in bytes, keyed by state space. The limits are upper bounds of what GPUs have: at most 227
 KiB of shared memory per block and 512 KiB of local memory per thread (CUDA C++ Programming Guide, technical
 specifications), and 32,764 bytes of parameters per kernel (PTX ISA, section 5.1.6). The limits for constant and global
-variables are kernrec's own.
-"""
+variables are kernrec's own."""
 
 MOST_REGISTERS = 1 << 18
 """Maximum number of registers of a function. kernrec limits it, because the emulator allocates a row for each
-register.
-"""
+register."""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -84,9 +79,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial bytes, and the addresses that they contain, each as (byte offset, symbol, byte offset from the
-    symbol).
-    """
+    """Return the initial bytes, and the addresses among them as (byte offset, symbol, offset from the symbol)."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

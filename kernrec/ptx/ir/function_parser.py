@@ -162,12 +162,7 @@ class FunctionParser:
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse a function.
-
-        Args:
-            function: Function that receives the instructions and declarations.
-            numbers: Counter from which to make names that are unique in the module.
-        """
+        """Start to parse a function. `numbers` is a counter from which to make names that are unique in the module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
@@ -335,7 +330,6 @@ class FunctionParser:
             function.registers[name] = kind
 
     def _resolve(self, text: str) -> str:
-        """Replace each name in a text that is declared in a current scope by its unique name."""
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 

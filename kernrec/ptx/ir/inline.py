@@ -22,9 +22,7 @@ _ASSERT_FAILS = ("__assertfail", "__assert_fail")  # Function that a failing ass
 
 
 def inlined(module: Module, name: str) -> Function:
-    """Return a function with all its calls inlined. A function without calls is returned unchanged. The result is
-    cached per module.
-    """
+    """Return a function with its calls inlined. The result, cached per module, is unchanged without calls."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
@@ -218,7 +216,6 @@ def _takes(function: Function, results: int, arguments: int) -> bool:
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:
-    """Return the result variables, the function and the argument variables of a call."""
     listed = [operand.name if isinstance(operand, Symbol) else "" for operand in ins.operands]
     results = _names(listed.pop(0)) if listed and listed[0].startswith("(") else []
     called = listed.pop(0) if listed else ""

@@ -106,9 +106,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Return an operand in which each register and symbol is replaced by the result of `new`. A register must be
-    replaced by a register.
-    """
+    """Replace each register and symbol of an operand by the result of `new`: a register by a register."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -162,9 +160,7 @@ REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2
 
 
 def words(kind: str) -> int:
-    """Return the number of 32-bit registers that a value takes: 0 for a predicate, and 1 for a value of
-    unknown type.
-    """
+    """Return the number of 32-bit registers of a value: 0 for a predicate, and 1 for an unknown type."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
@@ -192,7 +188,6 @@ def agrees(register: str, wanted: str, wider: bool = False) -> bool:
 
 
 def _family(name: str) -> str:
-    """Return `b` (bits), `i` (integers) or `f` (floating-point numbers); `b` for predicates."""
     if name in ("pred", "tf32", "bf16", "bf16x2", "e4m3x2", "e5m2x2") or (name[0] == "b" and name[1:].isdigit()):
         return "b"
     return "f" if name[0] == "f" else "i"

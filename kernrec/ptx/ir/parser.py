@@ -147,9 +147,7 @@ class _ModuleParser:
             text = rest
 
     def _module_statement(self, text: str, line: int) -> str | None:
-        """Parse the first statement of a text at module scope, and return the rest. If the statement is incomplete,
-        return None.
-        """
+        """Parse the first statement at module scope, and return the rest, or None if the statement is incomplete."""
         if _HEADER.match(text):
             end = re.search(r"[;{]", re.sub(r"\([^)]*\)", lambda m: " " * len(m.group()), text))
             if end is None:
@@ -182,12 +180,7 @@ class _ModuleParser:
 
 
 def _function(header: str, line: int) -> Function:
-    """Return the function that a header declares, without a body.
-
-    Args:
-        header: Text of the header.
-        line: Number of its first line.
-    """
+    """Return the function that a header declares, without a body. `line` is the number of the header's first line."""
     match = _FUNCTION.match(header)
     if match is None:
         raise ValueError(f"cannot read the function header {' '.join(header.split())[:60]!r}")
@@ -221,7 +214,6 @@ def _statement_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line), without comments."""
     if "/*" in text:
         text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n") or " ", text, flags=re.DOTALL)
     for number, line in enumerate(text.split("\n"), 1):

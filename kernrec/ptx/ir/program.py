@@ -26,9 +26,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     """Operands in order. The destination is usually the first."""
     predicate: tuple[str, bool] | None
-    """Predicate register that guards the instruction, and whether it is negated. None if the instruction has
-    no guard.
-    """
+    """Predicate register that guards the instruction, and whether it is negated, or None without a guard."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
@@ -75,16 +73,12 @@ class Variable:
     external: bool = False
     """Whether the declaration has `.extern`."""
     pointers: tuple[tuple[int, str, int], ...] = ()
-    """Addresses among the initial values, each as (byte offset in the variable, symbol, bytes to add to the symbol's
-    address).
-    """
+    """Addresses among the initial values: (byte offset in the variable, symbol, offset from the symbol)."""
 
     @property
     def placed_align(self) -> int:
-        """Return the alignment with which to place the variable in shared memory.
-
-        It is larger than the declared alignment if this allows wide accesses to an array without taking extra space.
-        """
+        """Return the alignment with which to place the variable in shared memory. It is larger than the declared
+        alignment if this allows wide accesses to an array without taking extra space."""
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
@@ -129,9 +123,7 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warp execute an instruction together. They wait for each other at the start of
-    its basic block.
-    """
+    """Return whether a warp's threads wait for each other at the start of a block to run this instruction together."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -175,9 +167,7 @@ class Function:
     registers: dict[str, str] = field(default_factory=dict)
     """PTX type of each register that is declared individually, keyed by name."""
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """PTX type and number of the registers that are declared as a range (`%r<20>`), keyed by the prefix of
-    their names.
-    """
+    """PTX type and number of registers declared as a range (`%r<20>`), keyed by the prefix of their names."""
     variables: dict[str, Variable] = field(default_factory=dict)
     """Variables that the body declares, keyed by name."""
     instructions: list[Instruction] = field(default_factory=list)
@@ -256,9 +246,7 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Map each label to the index of its basic block. A label at the end of the function is mapped to the number of
-        blocks.
-        """
+        """Map each label to its basic block's index. For a label at the end, this is the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 

@@ -17,17 +17,13 @@ class Slot:
     """Operand that an instruction requires."""
 
     role: str
-    """Use of the operand: `write`, `read`, `address`, `tensor` (a tensor map and coordinates in brackets) or
-    `label`.
-    """
+    """Use of the operand: `write`, `read`, `address`, `tensor` (map and coordinates in brackets) or `label`."""
     type: str = "b32"
     """PTX type of the value."""
     wider: bool = False
     """Whether a register operand may have more bits than the type."""
     vector: int = 1
-    """Number of elements of a vector operand `{a, b, ...}`. 0 allows as many as fit, as in `mov.b64 %rd1,
-    {%r1, %r2}`.
-    """
+    """Number of elements of a vector `{a, b, ...}`; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
     """Whether the instruction may omit the operand and all operands after it."""
 
@@ -124,9 +120,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block-wide barrier. The second operand is optional. Barriers with a reduction are not
-    covered.
-    """
+    """Return the operands of a block-wide barrier. The second is optional. Reductions are not covered."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):

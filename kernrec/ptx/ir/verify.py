@@ -230,9 +230,7 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Reject a literal that is not a value of the required type. Halves are written as their bits (PTX ISA, section
-    4.5).
-    """
+    """Reject a literal that is no value of the required type. Halves are written as bits (PTX ISA, section 4.5)."""
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":

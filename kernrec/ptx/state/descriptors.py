@@ -129,15 +129,11 @@ class TensorMap:
     extents: tuple[int, ...]
     """Number of elements along each of one to five dimensions."""
     strides: tuple[int, ...]
-    """Distance in bytes between neighboring elements along each dimension except dimension 0. It is a
-    multiple of 16.
-    """
+    """Bytes between neighboring elements along each dimension from 1 on, multiples of 16."""
     box: tuple[int, ...]
     """Number of elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Width of the swizzle in bytes, within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or
-    128.
-    """
+    """Width in bytes within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension. An empty tuple stands for 1 along all dimensions."""
     fill_nan: bool = False

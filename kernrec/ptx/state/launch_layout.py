@@ -1,6 +1,5 @@
 """Assign addresses to the variables and buffers of a kernel launch, pack its arguments, and order its clusters of
-blocks.
-"""
+blocks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -20,8 +19,7 @@ MOST_THREADS = 1024
 """Maximum number of threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
 """Maximum number of blocks of a grid along each axis, and of threads of a block along z (same table as
-`MOST_THREADS`).
-"""
+`MOST_THREADS`)."""
 # High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
@@ -36,8 +34,7 @@ _DYNAMIC_ALIGN = 16
 RESERVED_BYTES = 1024
 """Bytes of shared memory per block that the system reserves on compute capability 8.0 and higher (CUDA C++ Programming
 Guide). The PTX ISA, section 10.35, does not specify where they are. In the emulator, they follow the kernel's own
-shared memory.
-"""
+shared memory."""
 
 
 class BufferPlace(str):
@@ -64,29 +61,22 @@ class KernelLaunch:
     arguments: Sequence[Any]
     """Arguments in the order of the kernel's parameters. A pointer is the name of a buffer, a `BufferPlace` inside of a
     buffer, or 0 for a null pointer. Other arguments are NumPy scalars of the parameter's size, ints for integer
-    parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`.
-    """
+    parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
     buffers: Mapping[str, np.ndarray[Any, Any]]
-    """Global memory: C-contiguous arrays, keyed by name, which the kernel changes in place. The kernel must not write
-    an array that is not writeable. An array with the name of a `.global` variable of the module is the content of that
-    variable.
-    """
+    """Global memory: C-contiguous arrays, keyed by name, which the kernel changes in place. It must not write an array
+    that is not writeable. The name of a `.global` variable stands for its content."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Content of `__constant__` variables, keyed by name. A variable that is not listed has its initial value."""
     images: Mapping[str, Image] = field(default_factory=dict)
     """Textures and surfaces, keyed by name. If the name is used as an argument, the handle is passed. A `.texref` or
-    `.surfref` variable of the module refers to the image with the variable's name.
-    """
+    `.surfref` variable of the module refers to the image with the variable's name."""
     cluster: Sequence[int] = ()
     """Number of thread blocks per cluster: one to three extents, x first. If it is empty, the size that is compiled
-    into the kernel is used, or 1.
-    """
+    into the kernel is used, or 1."""
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Fixed addresses of `.global` variables that are in `buffers`. Pointers in the contents of these variables already
-    use the fixed addresses.
-    """
+    """Fixed addresses of `.global` variables in `buffers`. Pointers in their contents already use them."""
     grid_barrier: int = 0
     """Address of the grid-wide barrier of a cooperative launch, or 0. It has eight bytes in one of `buffers`."""
 
@@ -105,9 +95,7 @@ class LaunchLayout:
     parameters: bytes
     """Content of the parameter space: the packed arguments."""
     shared_bytes: int
-    """Shared memory per block in bytes: static and dynamic memory and, if the kernel uses it, the part that the system
-    reserves.
-    """
+    """Shared memory per block in bytes: static, dynamic and, if the kernel uses it, the system's reserved part."""
     reserved_offset: int
     """Start of the part of shared memory that the system reserves."""
     local_bytes: int
@@ -229,9 +217,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
 
 
 def _guard(size: int) -> int:
-    """Return the number of unused bytes to put after an array. They are enough to detect an index that is off by one
-    row.
-    """
+    """Return the unused bytes to put after an array, enough to detect an index that is off by one row."""
     return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
@@ -341,7 +327,6 @@ class Clusters:
         return blocks
 
     def _cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
-        """Return, for each block, the linear number of its cluster and its rank in the cluster."""
         cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
         scale, blocks, rest = 1, 1, block_numbers
         for extent, along in zip(self.grid, self.extents, strict=True):

@@ -10,9 +10,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """The kernel does something illegal, or needs a feature that the emulator does not support. The message states the
-    location.
-    """
+    """The kernel does something illegal or needs an unsupported feature. The message states the location."""
 
 
 class BudgetError(EmulationError):

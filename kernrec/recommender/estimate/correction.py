@@ -227,10 +227,8 @@ def interval_of(
     GPU, for the data type on the GPU, for the GPU, or for all GPUs.
 
     Args:
-        model: the trained model.
         quantity: `latency` or `energy`.
         gpu: name of the GPU; None if the model was not trained on this GPU.
-        dtype: data type of the problem.
         kernel_known: whether the model was trained on the kernel.
         row_kind: kind of rows of the problem (`features.row_kind`).
     """

@@ -331,20 +331,14 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
 
 
 def median(values: Array) -> float:
-    """Return the median of an array.
-
-    This is faster than `np.median`, which takes longer than the decision trees of a model and imports `np.ma`.
-    """
+    """Return the median of an array. This is faster than `np.median`, which takes longer than the decision trees of a
+    model and imports `np.ma`."""
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor by which predictions are multiplied, and the fraction of the shared variance that remains.
-
-    Args:
-        ratios: measured cost / predicted cost of each measured config, (N,).
-    """
+    """Return the factor on predictions and the remaining fraction of the shared variance."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -356,14 +350,7 @@ def _scale(ratios: Array) -> tuple[float, float]:
 def _interval(
     value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
-    """Return the lower and upper ends of the intervals of N measured values, (N,) each.
-
-    Args:
-        value: measured values, (N,).
-        stated: lower and upper end of each interval; None if the row does not state it.
-        least: minimum half-width as a fraction of the value.
-        unstated: half-width, as a fraction of the value, of an interval that is not stated.
-    """
+    """Return the ends of the intervals of N values; `unstated` is the relative half-width if none is stated."""
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
         values = np.array(bounds, dtype=np.float64)  # This conversion turns None into NaN.

@@ -116,7 +116,6 @@ def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
 
     Args:
         table: `StaticTable` of the kernel.
-        on_problem: config space of the kernel on the problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -165,11 +164,7 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Compute the work of every config in one launch from a sample of blocks.
-
-    Returns:
-        Array with the rows of `kernrec.model.analytical.microarchitecture`, such as `BLOCKS`, (rows, configs).
-    """
+    """Compute the work of every config in one launch from a sample of blocks, (rows, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

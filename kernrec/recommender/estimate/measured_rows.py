@@ -64,17 +64,8 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the measured rows of a kernel on a problem, for each operating point.
-
-    In the result, `elsewhere` counts only configs that were measured at none of the operating points.
-
-    Args:
-        space: config space of the kernel.
-        on_problem: the space on the problem.
-        gpu: the GPU.
-        evidence: database rows about the problem and the GPU.
-        points: operating points.
-    """
+    """Return the measured rows of a kernel on a problem, for each operating point. In the result, `elsewhere` counts
+    only configs that were measured at none of the operating points."""
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
     failed = [row for row in evidence.failed if row.kernel == kernel.name]
@@ -130,5 +121,4 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
 
 
 def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
-    """Return the set of configs in some rows. Rows whose kernel has the hash `without` are skipped."""
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

@@ -64,10 +64,8 @@ class Prediction:
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements of configs that have no profile, at the first operating point.
-
-        Such configs cannot be predicted, and therefore cannot be compared with other configs.
-        """
+        """Measurements of configs that have no profile, at the first operating point. Such configs cannot be predicted,
+        and therefore cannot be compared with other configs."""
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -75,10 +73,8 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated.
-
-        Both are 0 if the profiles do not come from a sample of blocks.
-        """
+        """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated. Both
+        are 0 if the profiles do not come from a sample of blocks."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -112,10 +108,8 @@ class Prediction:
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return the times of each launch that the config at `position` performs.
-
-        An item contains the times of all configs that perform the launch, and the index of this config among them.
-        """
+        """Return the times of each launch that the config at `position` performs. An item contains the times of all
+        configs that perform the launch, and the index of this config among them."""
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))
@@ -128,8 +122,6 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Predic
     """Predict time and energy of some configs of a kernel on a problem.
 
     Args:
-        table: static table of the kernel.
-        on_problem: config space of the kernel on the problem.
         rows: rows of the space that contain the configs.
     """
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem])
@@ -215,7 +207,6 @@ class KernelCosts:
 
         Args:
             costs: the engine's `Costs`.
-            table: static table of the kernel.
             on_problems: config space of the kernel on each problem.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.

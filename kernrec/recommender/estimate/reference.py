@@ -95,8 +95,6 @@ def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     Baselines from recordings on this GPU take precedence over baselines that were transferred from other GPUs.
 
     Args:
-        problem: problem of an op.
-        gpu: the GPU.
         models: store that contains the models of backends.
         inputs: kind of input data. The result is None unless the data are random, because backends were recorded with
             random data.

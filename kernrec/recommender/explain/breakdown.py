@@ -67,16 +67,13 @@ class LaunchDetail(JsonForm):
     """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
     """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
-    wave, the fraction of the GPU that it fills.
-    """
+    wave, the fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
     """Time in seconds that each resource is busy, keyed by resource. The resource with the longest time is the
-    bottleneck.
-    """
+    bottleneck."""
     in_turn_s: float
     """Time in seconds that is lost because a block uses resources one after another, while too few other blocks share
-    the SM to keep the idle resources busy.
-    """
+    the SM to keep the idle resources busy."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -122,12 +119,10 @@ class Explanation:
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
     """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down a launch that is
-    bound by the core clock.
-    """
+    bound by the core clock."""
     energy_j: Mapping[str, float]
     """Energy in joules, keyed by component. The proportions are predicted, and the sum is the energy of
-    `recommendation`.
-    """
+    `recommendation`."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name."""
@@ -147,13 +142,7 @@ class Explanation:
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """Break down the costs of a candidate.
-
-    Args:
-        candidates: candidates of a single kernel.
-        position: index of the candidate.
-        point: index of the operating point.
-    """
+    """Break down the costs of a candidate."""
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,

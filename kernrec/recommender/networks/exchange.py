@@ -39,8 +39,7 @@ _NVLINK = {
 }
 """NVLink bandwidth in bytes per second and direction, with the GPUs that have it, for boards on which each GPU is
 connected to all others. Data sheets state the sum of both directions, so these values are half of their "NVLink
-bandwidth".
-"""
+bandwidth"."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -51,8 +50,7 @@ _BRIDGES = {
     25e9: ("rtx2080", "rtx2080-super"),
 }
 """Bandwidth in bytes per second and direction of NVLink bridges, which connect two GPUs, with the GPUs that support it
-(from data sheets, and the GA102 and TU102 whitepapers).
-"""
+(from data sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -66,8 +64,7 @@ class Exchange(JsonForm):
     count: int
     latency_s: Estimate
     """Total latency of the all-reduces. A network's totals assume that power during all-reduces equals the mean power
-    of the layers.
-    """
+    of the layers."""
     link: str
     """Description of the link between the GPUs, with its bandwidth."""
 
@@ -100,7 +97,6 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
     Args:
         gpu: model of all GPUs in the group.
-        gpus: number of GPUs in the group.
     """
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
@@ -116,7 +112,6 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
     Args:
         size: size of the tensor in bytes.
-        gpus: number of GPUs.
         rate: bytes per second of the links, in each direction.
     """
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. Comparisons of two predictions are no more accurate than this fraction.
-"""
+maintenance. Comparisons of two predictions are no more accurate than this fraction."""
 
 Costs = tuple[Estimate, Estimate]
 """Latency and energy of a layer or config."""
@@ -99,8 +98,7 @@ class LayerAnswer(FormerNames):
     @property
     def saved(self) -> float | None:
         """Fraction of the baseline's cost that the recommendation saves; None if there is no recommendation or no
-        baseline.
-        """
+        baseline."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
@@ -125,8 +123,7 @@ class LayerAnswer(FormerNames):
     @property
     def certain(self) -> bool:
         """Whether the recommendation costs less even if it has the upper end of its interval and the baseline the lower
-        end.
-        """
+        end."""
         backend = self.baseline_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
@@ -141,8 +138,7 @@ class LayerAnswer(FormerNames):
     @cached_property
     def run_costs(self) -> Costs:
         """Latency and energy of the layer with the program that should run it: the backend, or else kernrec's
-        kernel.
-        """
+        kernel."""
         return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
@@ -271,8 +267,7 @@ def _changed(change: float, what: str) -> str:
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
 """Rank of each name among totals with equal costs, of which only the first is shown. The backend's total, which has no
-entry, comes before all others.
-"""
+entry, comes before all others."""
 
 
 @dataclass(frozen=True)
@@ -295,8 +290,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """Totals, best by the objective first."""
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, for example on layers that are answered in another data
-    type.
-    """
+    type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """Layouts that were selected for layers with a free layout and differ from the op's default, keyed by op."""
     backend: str = ""
@@ -321,8 +315,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return tabular.network_html(self)
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each layer: its top recommendation or, if there is none, a
-        baseline.
+        """Return a `pyarrow.Table` with a row for each layer: its top recommendation or, if there is none, a baseline.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -373,13 +366,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the names of the layers that take the most time, with their fractions of the time of the network.
-
-        The all-reduces between GPUs count as one layer.
-
-        Args:
-            most: maximum number of layers.
-        """
+        """Return the names of the layers that take the most time, with their fractions of the time of the network. The
+        all-reduces between GPUs count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -398,8 +386,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
         """Return the `most` layers that take the longest, longest first. If `most` is None, return
-        `layers_that_matter`.
-        """
+        `layers_that_matter`."""
         return self.layers_that_matter if most is None else self._by_time[:most]
 
     @property

@@ -36,8 +36,7 @@ the candidates are too similar for such a comparison (`tools/evidence expert-fil
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
 """Standard deviation like `PAIR_SPREAD`, for kernels of which engines have no files to compare with. It is the
-analytical model's error for other kernels that are bound by DRAM.
-"""
+analytical model's error for other kernels that are bound by DRAM."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +60,14 @@ class Comparison:
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
     """Candidates and the engine's default config with their costs, best first. Measured configs come before predicted
-    ones.
-    """
+    ones."""
     compared: tuple[Tiles, ...]
     """Configs that were compared, the engine's default first. Some of them may be unable to run."""
     spread: float = PAIR_SPREAD
     """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
     """Whether costs come from an analysis of the kernel's code. Otherwise, they come from the formula of
-    `expert_ranking`.
-    """
+    `expert_ranking`."""
 
     @property
     def best(self) -> Tiles:
@@ -108,8 +105,6 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     list.
 
     Args:
-        file: tuned file for which the configs are candidates.
-        tokens: number of tokens in a step.
         gpu: GPU in whose shared memory the tiles must fit.
     """
     if ranks(file, gpu):
@@ -119,8 +114,7 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
     """Return the configs that fit the GPU, with their predicted costs, in the order in which `expert_ranking` ranks
-    them.
-    """
+    them."""
     ranking, array = shipped_ranking(), configs_array(configs)
     fitting = np.flatnonzero(fits(array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[fitting])
@@ -140,11 +134,6 @@ class Comparer:
     def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
         """Compare the engine's default config with candidate configs.
 
-        Args:
-            file: tuned file for which configs are compared.
-            served: engine, GPU and parallelism.
-            tokens: number of tokens in a step.
-
         Raises:
             KernrecError: Triton is not installed, or no config could be compiled.
         """
@@ -161,9 +150,7 @@ class Comparer:
         return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread, analyzed)
 
     def _measured(self, file: TunedFile, served: Deployment) -> bool:
-        """Return whether the user's database has measurements of this kernel on the GPU (from `kernrec audit
-        --measure`).
-        """
+        """Return whether the user's database has measurements of this kernel on the GPU."""
         if not self._database.exists():
             return False
         kernel = (own_kernel(served, file) or "grouped_experts").rpartition(":")[2]
@@ -173,10 +160,8 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return configs with their costs.
-
-        Configs that launch like an earlier config, and configs that cannot run, are omitted.
-        """
+        """Return configs with their costs. Configs that launch like an earlier config, and configs that cannot run, are
+        omitted."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -185,9 +170,7 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the cost of one matmul for each config, keyed by the constants and options with which the config is
-        launched.
-        """
+        """Return the cost of one matmul for each config, keyed by the constants and options of the launch."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -239,8 +222,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 NOTHING = 1.03
 """Ratio of times up to which there is no gain. Users measured differences of -3 to +3 % between equal configs (vLLM's
-issue 44688).
-"""
+issue 44688)."""
 LITTLE = 1.05
 """Ratio of times. If even the upper end of the interval is below this value, the advice is not to create the file."""
 

@@ -23,8 +23,7 @@ Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens for which written files have entries. 288 of the 338 expert files of vLLM 0.33.0, and most files of
-SGLang, have entries for these numbers.
-"""
+SGLang, have entries for these numbers."""
 _LITTLE_SHARED = 128 << 10
 """Shared memory per block in bytes. On GPUs with less, SGLang has other default configs for fp8."""
 
@@ -33,14 +32,12 @@ _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 """Rows of a tile and warps in vLLM's default configs for state-space layers, keyed by the maximum state size for which
-they apply.
-"""
+they apply."""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
     """Return the key of the entry that an engine selects: the nearest number of tokens, or the first of two equally
-    near.
-    """
+    near."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -49,8 +46,6 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
 
     Args:
         engine: `vllm` or `sglang`.
-        file: the missing file.
-        tokens: number of tokens in a step.
         gpu: GPU that runs the kernel; some defaults depend on its shared memory or its generation.
     """
     if file.kind is Kind.BLOCK_GEMM:
@@ -80,10 +75,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights and 16-bit activations.
-
-    It does not state the columns and depth of a tile. `stated_tiles` adds these.
-    """
+    """Return vLLM's default config for experts with integer weights, without the columns and depth of a tile."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -162,20 +154,16 @@ _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
 """Tiles for 16-bit types: rows, columns, depth, warps and stages. `_SMALL`, `_MIDDLE` and `_LARGE` are for few, some
-and many rows per expert.
-"""
+and many rows per expert."""
 _OF_LANE = range(4, 33)
 """Acceptable numbers of state elements per thread. Fewer elements are too little work for a thread, and more need too
-many registers.
-"""
+many registers."""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     """Return a short list of candidate configs, in the form in which tuned files state them.
 
     Args:
-        file: tuned file for which the configs are candidates.
-        tokens: number of tokens in a step.
         gpu: GPU in whose shared memory the tiles must fit.
     """
     if file.state is not None:
@@ -222,10 +210,7 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
     """Return the kernel that the engine runs instead of the kernel that a file tunes, or an empty text if there is
-    none.
-
-    The text also names the flag that makes the engine run the tuned kernel.
-    """
+    none. The text also names the flag that makes the engine run the tuned kernel."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

@@ -19,8 +19,7 @@ class Routing:
 
     order: np.ndarray
     """Indices of choices, sorted by expert, i32. The list of each expert is padded to whole tiles with the value
-    `choices`.
-    """
+    `choices`."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int
@@ -34,8 +33,6 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     repeatable.
 
     Args:
-        tokens: number of tokens in a step.
-        experts: number of experts on one GPU.
         top: number of different experts that each token chooses.
         rows: number of rows of a tile.
         ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are omitted.

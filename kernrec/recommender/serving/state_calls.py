@@ -24,9 +24,6 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
     cache.
 
     Args:
-        shape: sizes of the layers.
-        batch: number of sequences.
-        tiles: constants and compiler options of each config.
         path: file with the kernel's source.
         own: the kernel as `module:function`.
     """
