@@ -41,8 +41,7 @@ class JsonForm(FormerNames):
     """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields of the
-    record."""
+    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes in `JSON` as plain values. Keys contain the unit. An `Estimate` adds its interval under

@@ -31,8 +31,7 @@ from kernrec.util.light_dataclass import dataclass
 MATTERS = 0.10
 """Minimum slowdown, as a fraction, from which a note recommends another layout than the one that the user fixed."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for which another layout than the default is selected. A smaller saving is
-within the error of predictions, and the user must store the data in the other layout."""
+"""Minimum saving of time, as a fraction, for selecting another layout. Predictions are not more accurate than this."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,7 @@ class ManyAnswers(FormerNames):
     sources: tuple[str, ...]
     """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Backend whose baseline is the answer for the shape; empty for a shape with a recommended kernel or with no
-    answer."""
+    """Backend whose baseline is the answer for the shape; empty for a recommended kernel or no answer."""
     failures: Mapping[int, str]
     """Reason why neither a kernel nor a backend runs a shape, keyed by the index of the shape."""
 

@@ -39,8 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers: of cached answers, of cached candidate sets by default, and of candidate sets that `prepare`
-estimates in one batch and caches."""
+"""Maximum numbers of cached answers, of cached sets by default, and of sets that `prepare` estimates in a batch."""
 _AHEAD = 64
 """Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
@@ -88,11 +87,8 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender with the same databases for another kind of input data.
-
-        Args:
-            inputs: one of `kernrec.model.analytical.power.INPUTS`.
-        """
+        """Return a recommender with the same databases for one kind of inputs of
+        `kernrec.model.analytical.power.INPUTS`."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
@@ -109,7 +105,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op. See `Request` for the arguments and `answer` for the
+        """Return the recommendations for one problem of an op. See `Request` for the arguments, `answer` for the
         errors."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
@@ -385,12 +381,8 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the config that is actually best.
-
-        Returns:
-            One loss for the objective of the answer. For a Pareto front, one loss for latency and one for energy. Empty
-            if the answer contains only baselines.
-        """
+        """Return the expected loss from running the top recommendation instead of the actually best config: one loss,
+        or one for latency and one for energy on a Pareto front. Empty if the answer contains only baselines."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:

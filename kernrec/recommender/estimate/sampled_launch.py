@@ -60,8 +60,7 @@ class SampledLaunch:
     table: ProfileTable
     """Profiles that do not count sectors which hit in L1."""
     rounds: Array
-    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction,
-    according to the latency of the cache."""
+    """Time that a block waits for memory, in units of the DRAM latency. Waits for a cache count as fractions."""
     every_round: Array
     """Number of times that a block waits for memory. A wait for a cache counts as one wait."""
     overlapped: Array
@@ -74,14 +73,7 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how much data a block of each variant loads again after it loaded other data.
-
-        Args:
-            variants: rows of the profiles.
-
-        Returns:
-            Amounts of data, or None if the profiles do not contain this information.
-        """
+        """Return how much data a block of each variant loads again after other data, or None if it is not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -211,14 +203,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the part of a grid whose blocks have work.
-
-    Idle blocks are assumed to lie along the first axis of the grid.
-
-    Args:
-        grid: extents along x, y and z.
-        busy: fraction of the blocks that have work.
-    """
+    """Return the extents of the part of a grid whose blocks have work, which is the fraction `busy` of all blocks. Idle
+    blocks are assumed to lie along the first axis."""
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 

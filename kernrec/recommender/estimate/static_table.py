@@ -57,8 +57,7 @@ class StaticTable:
     launches: tuple[LaunchTable, ...]
     """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether the code of each config does not spill registers, bool (rows,). It is always true for a kernel that was
-    profiled from a sample of blocks."""
+    """Whether each config's code does not spill registers, bool (rows,); always true for a sample of blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)

@@ -34,8 +34,7 @@ BATCHES = (1, 8, 64)
 """Batch sizes at which backends are compared to select one for a network. All have equal weight."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers of a network, each with the problem of one pass. The problem has the data type and layout of the layer's
-answer."""
+"""Layers of a network, each with the problem of one pass, in the data type and layout of the layer's answer."""
 
 
 def backend_of(
