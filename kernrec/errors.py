@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 
 class KernrecError(Exception):
-    """kernrec could not complete a request; the message is one line.
-
-    The message may quote an untrusted file, so control characters and line ends are escaped.
-    """
+    """kernrec could not complete a request. Control characters and line ends in the message are escaped."""
 
     exit_status = 1
 
@@ -74,11 +71,9 @@ def fold(name: str) -> str:
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
-
-    If names begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates
-    most similar. If no name is similar enough, return the longest name that is a prefix of `typed`.
-    """
+    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation. If names
+    begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates most
+    similar. If no name is similar enough, return the longest name that is a prefix of `typed`."""
     wanted = fold(typed)
     folded: dict[str, str] = {}
     for name in names:
@@ -96,23 +91,16 @@ def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
 _LONGEST = 80
 """Maximum number of characters of a typed name that are compared with known names."""
 _SHORTEST_PREFIX = 3
-"""Minimum length of a name that is suggested because the typed name begins with it. Shorter names, such as `m`, are
-prefixes of too many words.
-"""
+"""Minimum length of a typed prefix of a suggested name. Shorter texts are prefixes of too many words."""
 _LEAST_SIMILARITY = 0.5
-"""Minimum `difflib` ratio of a suggestion. A ratio of 0.5 means that half of the letters match in order, as in `u7` and
-`u8`.
-"""
+"""Minimum `difflib` ratio of a suggestion: half of the letters match in order, as in `u7` and `u8`."""
 _NEAR = 0.6
-"""Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names. The unrelated names
-`speed` and `edp` have a ratio of 0.5.
-"""
+"""Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names."""
 _FEW = 12
 """Maximum number of names that a message lists in full if no name is similar to the typed name."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    """Return the `difflib` ratio of two names (0 to 1), and whether one name is an anagram of the other."""
     from difflib import SequenceMatcher  # imported only for an error
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)

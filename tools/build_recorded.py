@@ -161,7 +161,6 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
 
 
 def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    """Delete a power far above the GPU's power limit, and replace a power slightly above the limit by the limit."""
     limit_w = find_gpu(row["gpu"]).tdp_w
     if row[POWER] is not None and row[POWER] > limit_w:
         above = row[POWER] > LEEWAY * limit_w

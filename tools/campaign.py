@@ -131,10 +131,8 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """Return (name, problem) of each layer of the standard workloads that has a kernel.
-
-    Layers of different rows of `broad` in campaign.toml alternate. Repeated problems are skipped.
-    """
+    """Return (name, problem) of each layer of the standard workloads that has a kernel. Layers of different rows of
+    `broad` in campaign.toml alternate. Repeated problems are skipped."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload

@@ -20,20 +20,14 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled kernels and profiles are used for `sm`.
-
-    This is 100 for 103, 120 for 121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0
-    and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
-    """
+    """Return the compute capability whose compiled kernels and profiles are used for `sm` (100 for 103, 120 for 121).
+    See CUDA C++ Programming Guide 13, family-specific targets."""
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share.
-
-    Shared memory sizes (`smem`) are in bytes; registers are 32-bit.
-    """
+    """Resource limits of one SM, by compute capability. Shared memory (`smem`) is in bytes, a register is 32-bit."""
 
     sm: int
     """Compute capability, such as 89."""
@@ -99,12 +93,10 @@ class GPU:
     """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
     """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype (`f64`, `f32`, `f16`, `bf16`,
-    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key.
-    """
+    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key."""
     tensor_fma_per_clk_sm: Mapping[str, int]
     """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. The rates of `f16`, `bf16`, `tf32`,
-    `fp8` and `fp4` are for accumulation in f32.
-    """
+    `fp8` and `fp4` are for accumulation in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""
@@ -135,7 +127,6 @@ class GPU:
         """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
 
         Args:
-            dtype: data type of the operations.
             tensor: whether tensor cores compute the operations.
 
         Returns:
@@ -200,9 +191,6 @@ def occupancy(
     broadcast.
 
     Args:
-        limits: Limits of the GPU's SMs.
-        threads: Threads per block.
-        registers: Registers per thread.
         smem_bytes: Static and dynamic shared memory per block, in bytes.
 
     Returns:
@@ -266,7 +254,6 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
 
     Args:
-        limits: Limits of the GPU's SMs.
         blocks: Number of resident blocks per SM, as an array.
         smem_bytes: Shared memory per block in bytes, as an array.
     """
@@ -283,14 +270,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`.
-
-    The last row, column and unit represent all larger numbers.
-
-    Returns:
-        The values by registers and warps (flat, index `registers * columns + warps`), the number of columns, and the
-            values by number of shared memory units.
-    """
+    """Return the tables of `_elementwise`, with values `blocks * 4 + limiter`. The last entries cover larger
+    numbers."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

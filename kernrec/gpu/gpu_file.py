@@ -20,9 +20,7 @@ from kernrec.util.human import short
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
 _AGREES = 0.05
-"""Maximum relative difference between a stated peak or bandwidth, which data sheets round, and the value that the other
-figures imply.
-"""
+"""Maximum relative difference between a stated peak or bandwidth and the value that other figures imply."""
 
 GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
@@ -111,7 +109,6 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
     """Return the GPU that a parsed GPU file describes.
 
     Args:
-        data: Content of the file.
         source: Text that states where the figures come from.
 
     Raises:

@@ -24,11 +24,9 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round values to a data type and return an array of this type.
-
-    Values are rounded to nearest, ties to even. In 8-bit and 4-bit types, values out of range become the largest number
-    of their sign. Types that NumPy lacks, such as bf16, are returned as bit patterns.
-    """
+    """Round values to a data type and return an array of this type. Values are rounded to nearest, ties to even. In
+    8-bit and 4-bit types, values out of range become the largest number of their sign. Types that NumPy lacks, such as
+    bf16, are returned as bit patterns."""
     import numpy as np
 
     if dtype in _INTEGERS:

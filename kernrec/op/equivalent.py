@@ -19,9 +19,7 @@ _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
 """Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column, which is the result of the
-matvec.
-"""
+"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
@@ -81,7 +79,6 @@ _as_matmul = lru_cache(maxsize=1024)(_matmul)
 
 
 def _as_matvec(problem: Problem) -> Problem | None:
-    """Return a matmul with few rows or one column as a matvec, or None for any other matmul."""
     sizes = problem.sizes
     if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
         return None

@@ -66,7 +66,6 @@ def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: st
     """Return the problem of an op whose dimensions are given as text.
 
     Args:
-        op: name or alias of the op.
         shape: dimensions, such as `m=4096,n=4096,k=4096`.
         dtype: data type; None for the op's default.
         layout: layout; None for the op's default.

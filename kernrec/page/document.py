@@ -31,9 +31,7 @@ SERVED_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy of a served page. `unsafe-inline` is needed for styles, because Bokeh inserts style
-elements.
-"""
+"""Content security policy of a served page. `unsafe-inline` lets Bokeh insert style elements."""
 _REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none';"
     " form-action 'none'"
@@ -98,9 +96,7 @@ MOST_BYTES = 6_000_000
 _EXPLAINED = 40
 """Maximum number of points of each front for which a report contains explanations. Most fronts have fewer points."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum number of points in all fronts of a report together, and number of points that each front may have in any
-case. A point takes 110 bytes.
-"""
+"""Maximum number of points in all fronts of a report (110 bytes each), and minimum number for each front."""
 
 
 def points_of_each(fronts: int) -> int:
@@ -114,7 +110,6 @@ def report(
     """Return a report as HTML, and one line for each part that is missing from it.
 
     Args:
-        answers: Answers of the page.
         gpus: GPUs to compare, at least one.
         subjects: Subjects of the fronts.
         workload: Name of a network to show; None to show no network.
@@ -196,9 +191,7 @@ def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the request parameters that identify a point in the answer of path `front`: kernel, config, power limit
-    and clock.
-    """
+    """Return the request parameters of a point in the answer of path `front`: kernel, config, power limit, clock."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]

@@ -123,7 +123,6 @@ def _with_any_heads(
 
 
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
-    """Train trees for unrecorded GPUs and add them: trees for any GPU, and trees for GPUs of recorded architectures."""
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
     for arch, gpus in table.families(quantity).items():
@@ -134,14 +133,8 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """Train the trees of a recorded GPU, and return their entry in the model card and the trees.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        gpu: Recorded GPU.
-        left_out: Errors of the GPU's rows on held-out problems, (N,).
-    """
+    """Train the trees of a recorded GPU, and return their entry in the model card and the trees. Shapes: `left_out`
+    (N,)."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -182,15 +175,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        gpus: Recorded GPUs of the architecture.
-        other: Entry of the trees for any GPU. The interval of power is taken from it. To calibrate the interval of
-            latency, each GPU of the architecture is held out in turn.
-    """
+    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees."""
     boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
@@ -209,7 +194,6 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample for trees for unrecorded GPUs. Its bound uses sustained rates if the op supports them."""
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -220,10 +204,8 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time.
-
-    Return them with the range of the recorded work.
-    """
+    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time. Return them with the range of the
+    recorded work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}

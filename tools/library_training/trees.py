@@ -31,11 +31,8 @@ _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
-"""Minimum number of recorded powers for training trees that split.
-
-With fewer powers, only the mean level is learned. Trees would apply peculiarities of a few hundred long launches to
-short ones.
-"""
+"""Minimum number of recorded powers for training trees that split. With fewer powers, only the mean level is learned.
+Trees would apply peculiarities of a few hundred long launches to short ones."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
@@ -150,32 +147,21 @@ _DIFFERENT = 1.1
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
     """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's problem.
-
-    Rows of other GPUs, and rows outside the first `folds` of the five folds, are NaN.
-    """
+    Rows of other GPUs, and rows outside the first `folds` of the five folds, are NaN."""
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's size.
-
-    A fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN.
-    """
+    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's size. A
+    fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        rows: Indices of rows.
-        left_out: Masks of the rows to hold out. For each mask, trees are trained on the rest of `rows`.
-    """
+    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]

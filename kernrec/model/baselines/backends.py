@@ -20,12 +20,8 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release date by backend and version.
-
-The date is the day on which the version's first wheel was published, according to Python's package index (looked up on
-28 November 2026; PyTorch 2.1 is 2.1.0). The date is empty for TensorRT-LLM 1.3.0rc17 and 1.3.0rc20, whose wheels are
-not in the index. cuDNN is missing, because its recordings do not state a patch release.
-"""
+"""Release date by backend and version: the date of the version's first wheel in Python's package index (looked up on 28
+November 2026), or empty if no wheel is in the index."""
 _TO = " to "
 
 
@@ -66,11 +62,8 @@ AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
-"""Lowest compute capability that a backend supports, times ten.
-
-The sources are the installation guide of vLLM 0.14, that of FlashInfer 0.7 (SGLang's kernels), and TensorRT-LLM's list
-of supported hardware. Other backends run on every GPU in the catalog.
-"""
+"""Lowest supported compute capability, times ten (installation guides of vLLM 0.14 and FlashInfer 0.7, and
+TensorRT-LLM's list of supported hardware). Other backends run on every GPU in the catalog."""
 
 _SPELLINGS = {fold(name): name for name in BACKENDS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
@@ -116,7 +109,6 @@ def is_wanted(backend: str, wanted: Collection[str], version: str | None = None)
     """Return whether the user requested a backend. `SGLang (static scales)` also counts as SGLang.
 
     Args:
-        backend: Name of the backend.
         wanted: Requested names, some of which end in `@` and a version. If empty, every backend is requested.
         version: Version of the backend, which may be followed by a comma and a variant.
     """

@@ -48,25 +48,15 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the card and the compressed trees of a stored model, for saving them together with other trees.
-
-    Raises:
-        UsageError: For the same reasons as `load`.
-    """
+    """Return the card and the compressed trees of a stored model, for saving them together with other trees. Raises
+    `UsageError` for the same reasons as `load`."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]
 
 
 def load(path: Path) -> VendorModel:
-    """Load a model.
-
-    Args:
-        path: Path of the card.
-
-    Raises:
-        UsageError: A file cannot be read, is damaged, or has another format version.
-    """
+    """Load a model. Raises `UsageError` if a file cannot be read, is damaged, or has another format version."""
     try:
         card = json.loads(_content(path))
         if card["format"] != FORMAT:

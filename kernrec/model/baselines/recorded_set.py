@@ -66,10 +66,7 @@ class RecordedSet:
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
     """Recorded GPUs of each backend: a mapping from the GPU's catalog name to the backend's version (None if not
-    stated).
-
-    A backend's name that ends in `@` and a version is a superseded version, which is used only on request.
-    """
+    stated). A backend's name that ends in `@` and a version is a superseded version, which is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
@@ -205,16 +202,9 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`.
-
-    The trees of an architecture are used for GPUs of this architecture that were not recorded.
-    """
+    """Trees by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a
-    time.
-
-    The mapping is empty if calls were timed in a stream.
-    """
+    """For each GPU, the floor in seconds and the ratio of work to bound; empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
@@ -247,8 +237,6 @@ class SetModel:
 
         Args:
             call: Latency of the call.
-            gpu: GPU that runs the call.
-            bound: Bound of several problems.
             number: Index of the problem in `bound`.
         """
         if not self.floors or bound.work_s is None:

@@ -124,19 +124,14 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows.
-
-    If `row_kind` is empty, return the key for the GPU and the data type.
-    """
+    """Return the interval's key for a GPU, a data type and a kind of rows, or for GPU and data type if it is empty."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction.
-
-    The factor grows with the distance of a candidate from the training data.
-    """
+    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction. The
+    factor grows with the distance of a candidate from the training data."""
 
     width: float
     """Logarithm of the factor for candidates inside the training data."""
@@ -174,12 +169,7 @@ class Interval:
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval.
-
-    Args:
-        width: `Interval.width`.
-        distance: Distance from the training data (`Extent.distance`).
-    """
+    """Return the factor between a prediction and either end of an interval with this `Interval.width`."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -238,12 +228,7 @@ def _prior_share(distance: Array) -> Array:
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance.
-
-    Args:
-        error: Absolute log errors, (N,).
-        distance: Distances from the training data, (N,) or one number.
-    """
+    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -252,16 +237,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w for which the interval's coverage reaches `level`.
-
-    The coverage is share(w) + prior_weight * P(absolute log error of the analytical model < w).
-
-    Args:
-        score: Smallest width that covers each row, in ascending order, (N,).
-        share: Cumulative weight of the rows up to each score, (N,).
-        prior_weight: Weight of the missing groups, which are assumed to have the analytical model's errors.
-        level: Coverage to reach.
-    """
+    """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
+    level. `score` (N,) ascends; `share` (N,) is the cumulative weight."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

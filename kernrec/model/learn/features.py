@@ -166,11 +166,9 @@ QUANTITIES = (
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
 """Names of the quantities whose ratios are features: the inputs, properties of the GPU, and derived quantities.
-
 `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
 `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
-"""
+rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 """Rows of `QUANTITIES` from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
@@ -216,9 +214,7 @@ FEATURES: tuple[Feature, ...] = (
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables.
-
-    Columns of tunables are only included if `groups` contains `schedule`.
-    """
+    Columns of tunables are only included if `groups` contains `schedule`."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -284,7 +280,6 @@ def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=64)
 def _ratios(columns: tuple[str, ...]) -> Array:
-    """Return the ratios among F columns as rows: numerator row, denominator row, column, bounded, logarithmic."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
     rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)

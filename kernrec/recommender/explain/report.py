@@ -32,19 +32,19 @@ NEAR_ROOF = 0.7
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
-    "fma": "it computes most of the time: a data type that tensor cores multiply does so several times faster",
-    "int": "fewer index computations, in the kernel itself",
-    "special": "fewer exponentials and divisions, or cheaper forms of them, in the kernel itself",
-    "f64": "32-bit floats where they are precise enough: an SM with two f64 units computes them 32 or 64 times as fast",
-    "tensor": "it computes most of the time: a narrower data type is what makes it faster",
-    "LSU": "fewer and wider accesses, in the kernel itself",
-    "shared memory": "a layout of shared memory without bank conflicts, in the kernel itself",
-    "L1": "accesses that are contiguous within a warp, in the kernel itself",
-    "L2": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "latency": "more work at once: several small problems together, or a larger batch",
-    "power limit": "fewer joules for the same work, by a narrower data type",
-    "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
+    "fma": "Use a data type that tensor cores multiply: they are several times as fast",
+    "int": "Compute fewer indices in the kernel",
+    "special": "Use fewer exponentials and divisions in the kernel, or cheaper forms of them",
+    "f64": "Use f32 where it is precise enough: on an SM with two f64 units, it is 32 or 64 times as fast",
+    "tensor": "Use a narrower data type",
+    "LSU": "Make fewer and wider memory accesses in the kernel",
+    "shared memory": "Lay out shared memory without bank conflicts",
+    "L1": "Make the accesses of each warp contiguous",
+    "L2": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "DRAM": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "latency": "Give the GPU more work at once: a larger batch, or several small problems together",
+    "power limit": "Use a narrower data type, which takes less energy",
+    "launch": "Launching takes longest: fuse the kernel with a neighbor, batch calls, or use a CUDA graph",
 }
 """Advice on changes other than tunables, keyed by bottleneck."""
 
@@ -181,10 +181,10 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         if best.source == "measured":
             return f"{text}, as measured"
         return f"{text} is expected, which is within the prediction error; measure both"
-    reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
+    reached = f"no tunable of this kernel helps; it is limited by {bottleneck}"
     if (share := roof_share(subject)) >= NEAR_ROOF:
-        reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"
-    return f"{reached}: {_REMEDIES[bottleneck]}"
+        reached += f", at {100 * share:.0f} % of the roof"
+    return f"{reached}. {_REMEDIES[bottleneck]}."
 
 
 def recommended(request: Request, context: Context) -> Recommendation:

@@ -293,7 +293,9 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         return []
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
-        notes.append("16-bit experts: a model of an A100, H20, H800 and L40 ranks the configs; no kernel was compiled")
+        notes.append(
+            "16-bit experts: a model trained on an A100, H20, H800 and L40 ranked the configs; no kernel was compiled"
+        )
     if any(kernel.startswith("a stand-in") for kernel in kernels):
         notes.append(
             f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
@@ -301,7 +303,7 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
     elif kernels:
         notes.append(f"its own kernels were analyzed: {', '.join(sorted(kernels))}")
     if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
-        notes.append("experts are taken to be chosen at random, each as likely")
+        notes.append("assumes that tokens choose experts uniformly at random")
     if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):
         notes.append("all times are predicted, none measured")
     return notes

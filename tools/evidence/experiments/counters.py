@@ -45,11 +45,9 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Maximum size in bytes of the machine code for which the recorded convolutions read only data from L2.
-
-In 1,320 configs, the median number of sectors read is 1.00 to 1.04 times the distinct sectors of a block if up to 52
-KiB of code are executed, and 1.5 times at 60 to 80 KiB.
-"""
+"""Maximum size in bytes of the machine code for which the recorded convolutions read only data from L2. In 1,320
+configs, the median number of sectors read is 1.00 to 1.04 times the distinct sectors of a block if up to 52 KiB of code
+are executed, and 1.5 times at 60 to 80 KiB."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +165,7 @@ def run(
 
 
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
-    """Print the table of a kernel, and return whether an error misses its aim.
-
-    Args:
-        kernel: Name of the kernel.
-        compared: Counted over recorded value of each counter, for each config.
-    """
+    """Print the table of a kernel, and return whether an error misses its aim."""
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for name, counter in COUNTERS.items():
         ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])

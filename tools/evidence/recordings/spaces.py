@@ -180,7 +180,6 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
     """Read the rows of a recording that ran successfully.
 
     Args:
-        recording: Recording to read.
         kernel: Kernel with the spec's tunables. If the file does not have a tunable, the first value in the spec is
             used.
         folder: Folder `spaces` of the recordings.

@@ -44,10 +44,8 @@ class Spread:
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
     """Logarithms of another time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's time) pairs.
-
-    The key consists of the key of `again`, the variant, `n` and `k`.
-    """
+    """(`m`, logarithm of a later version's time over the row's time) pairs. The key consists of the key of `again`, the
+    variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
         """Add another time of a row's problem that the same version took."""
@@ -59,10 +57,8 @@ class Spread:
         line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
 
     def remove_drift(self) -> None:
-        """Convert the times of later versions to factors without differences between versions.
-
-        The logarithm of a factor is the difference between two neighbors along `m`.
-        """
+        """Convert the times of later versions to factors without differences between versions. The logarithm of a
+        factor is the difference between two neighbors along `m`."""
         for key, line in self.later.items():
             ratios = np.array([ratio for _, ratio in sorted(line)])
             group: Any = key[:4]
@@ -74,10 +70,6 @@ class Spread:
         They come from the narrowest group of recordings that has enough factors. The array is empty if there is none.
 
         Args:
-            source: Source of the rows.
-            backend: Backend of the rows.
-            dtype: Data type of the rows.
-            gpu: GPU of the rows.
             but: GPU whose recordings are held out.
         """
         wanted = source, backend, dtype, gpu
@@ -107,7 +99,6 @@ def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], 
 
     Args:
         rows: Rows of one GPU and backend.
-        dims: Names of the dimensions.
         work_s: Function that returns the minimum time of a row's problem in seconds.
     """
     from scipy.spatial import cKDTree
@@ -133,7 +124,6 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
     Args:
         rows: Rows of one GPU and backend.
-        dims: Names of the dimensions.
     """
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:

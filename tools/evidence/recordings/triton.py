@@ -26,13 +26,10 @@ from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
-"""Recorded file of each GPU.
-
-The A100 is assumed to be the model whose bandwidth is nearest to the recorded bandwidth. The H100 reaches 2.40 TB/s,
-more than an H100 PCIe and less than an H100 SXM. PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
-HBM2e. The power limit is unknown: with the 500 W of those GPUs, the analytical model predicts longer times for large
-matmuls than were recorded.
-"""
+"""Recorded file of each GPU. The A100 is assumed to be the model whose bandwidth is nearest to the recorded bandwidth.
+The H100 reaches 2.40 TB/s, more than an H100 PCIe and less than an H100 SXM. PyTorch's developers publish benchmarks of
+H100s with 2.4 TB/s of HBM2e. The power limit is unknown: with the 500 W of those GPUs, the analytical model predicts
+longer times for large matmuls than were recorded."""
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
@@ -58,8 +55,6 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
     """Return the number of recorded problems of a GPU, and the rows of each problem with enough profiled configs.
 
     Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
         fewest: Minimum number of profiled configs of a problem.
     """
     problems = read_problems(data, gpu)
@@ -81,8 +76,6 @@ def sampled_problems(
     """Yield a sample of a GPU's problems, each with its profiles, its profiled configs, and their times in seconds.
 
     Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
         count: Number of problems per data type. The sample depends only on the problems.
         fewest: Minimum number of profiled configs of a problem.
     """
@@ -135,10 +128,8 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return the profiles, model inputs, configs and times of the recorded configs that have profiles.
-
-    Return None if the kernel has no profiles for the problem.
-    """
+    """Return the profiles, model inputs, configs and times of the recorded configs that have profiles. Return None if
+    the kernel has no profiles for the problem."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None

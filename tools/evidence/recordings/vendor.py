@@ -53,7 +53,6 @@ def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], pow
 
     Args:
         recorded: Description of the recorded set.
-        gpu: Catalog name of the GPU.
         columns: Dimensions and `latency_s`, and also `stack`, `dtype` and `layout` if they vary, (N,) each.
         power_w: Power in watts, (N,), or NaN if it was not recorded.
     """
