@@ -72,8 +72,7 @@ class Baseline(JsonForm):
     power_predicted: bool = False
     """Whether the power was not recorded at all and comes from the GPU's power model."""
     warm: str = ""
-    """Data, such as `weights`, that must have been in L2 during the benchmark because the latency is so short; or
-    empty."""
+    """Data, such as `weights`, that must have been in L2 during the benchmark to explain its latency; or empty."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -117,8 +116,7 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether the baseline is faster even if its latency is at the upper end of the interval. The expected latency
-        of the top recommendation is the reference."""
+        """Whether even the upper end of the latency interval is below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property

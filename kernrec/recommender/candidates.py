@@ -263,8 +263,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel, the kernel's candidates, and the candidate's position among
-        them."""
+        """Return the index of a candidate's kernel, the kernel's candidates, and the position among them."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 

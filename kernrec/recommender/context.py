@@ -141,8 +141,7 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return database rows about a problem and equivalent problems; only failed configs if inputs are not
-        random."""
+        """Return the rows about a problem and equivalent problems; only failed configs if inputs are not random."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])

@@ -29,11 +29,8 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs.
-
-    Index i of each field belongs to shape i. Costs are NaN if neither a kernel nor a backend runs the shape. The energy
-    is also NaN if the answer is a backend whose power is not known.
-    """
+    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs. Costs are NaN if
+    nothing runs the shape, and the energy is NaN if a backend's power is not known."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]

@@ -71,8 +71,7 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """Positions and measurements of measured candidates at each operating point; None without rows about the
-        kernel."""
+        """Positions and measurements of measured candidates at each operating point; None if no rows exist."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)

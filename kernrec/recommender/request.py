@@ -28,8 +28,7 @@ from kernrec.util.light_dataclass import dataclass
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations. `latency` and `energy` minimize one cost, and `edp` minimizes the energy-delay
-    product (energy x latency). `pareto` recommends configs on the Pareto front of latency and energy."""
+    """Criterion for recommendations: lowest latency, energy or EDP (energy x latency), or the Pareto front."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -112,8 +111,7 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit of the GPU in watts. If None, the default limit applies. A range of limits is then evaluated too if
-    the objective counts energy, or if the request is about one kernel."""
+    """Power limit in watts. By default, the GPU's or, if energy counts or for one kernel, a range of limits."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5

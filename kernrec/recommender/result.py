@@ -109,8 +109,7 @@ class Recommendation(RecommendationNames, JsonForm):
     alike: int = 0
     """Number of further configs that this row represents: same machine code, or nearly the same cost."""
     unsure: float = 1.0
-    """Factor that multiplies the costs, to account for their error, in comparisons with measured configs. It is 1 if
-    the costs were measured, or learned by a model of this kernel on this GPU."""
+    """Factor on the costs, to account for their error, in comparisons with measured configs; 1 if not needed."""
     may_be_faster: bool = False
     """Whether the config's expected latency is lower than that of `fastest`, but too uncertain to rank first."""
 

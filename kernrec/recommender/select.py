@@ -23,8 +23,8 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds of a query in the engine's form: index of the objective, maximum number of picks, maximum power in watts,
-maximum slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
+"""Bounds in the engine's form: index of the objective, maximum number of picks, maximum power in watts, maximum
+slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:

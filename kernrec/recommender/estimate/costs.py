@@ -74,11 +74,8 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """Values of one cost of C candidates in SI units, with 90 % intervals and sources.
-
-    Arrays have the shape (C,) or (points, C). An answer shows only a few candidates, so arrays of intervals and sources
-    are computed only when they are first read.
-    """
+    """Values of one cost of C candidates in SI units, with 90 % intervals and sources, (C,) or (points, C). Intervals
+    and sources are computed when they are first read."""
 
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value

@@ -1,7 +1,4 @@
-"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space.
-
-`kernel_plan` converts the parts that are the same for all problems to the engine's form.
-"""
+"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space."""
 
 from functools import cached_property
 from typing import Any

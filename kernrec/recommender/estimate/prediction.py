@@ -103,8 +103,7 @@ class Prediction:
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return the times of each launch that the config at `position` performs. An item contains the times of all
-        configs that perform the launch, and the index of this config among them."""
+        """Return the times of each launch of the config at `position`, each with the config's index in these times."""
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))

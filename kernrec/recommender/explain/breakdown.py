@@ -1,7 +1,4 @@
-"""Break down the expected costs of a config: time by resource, energy by component, and memory accesses.
-
-All values come from the model that also ranks configs, not from a separate set of rules.
-"""
+"""Break down the expected costs of a config: time by resource, energy by component, and memory accesses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -259,8 +259,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's total, which has no
-entry, comes before all others."""
+"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's comes first."""
 
 
 @dataclass(frozen=True)
@@ -358,8 +357,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the names of the longest layers with their fractions of the time. The all-reduces count as one
-        layer."""
+        """Return the names of the longest layers and their fractions of the time. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -449,11 +447,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, including the expected regret of each layer and of the network.
-
-        Regret is the expected loss from choosing a config that is not the best. It is keyed by objective. The network's
-        regret is the sum of the regrets of its layers, as a fraction of their total cost.
-        """
+        """Return plain values for JSON, including the expected regret (loss from not choosing the best config) of each
+        layer, and of the network as a fraction of its total cost. Regrets are keyed by objective."""
         document = self.as_dict()
         lost: dict[str, float] = {}
         spent: dict[str, float] = {}

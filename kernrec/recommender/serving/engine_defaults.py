@@ -22,8 +22,7 @@ from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, Tu
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens for which written files have entries. 288 of the 338 expert files of vLLM 0.33.0, and most files of
-SGLang, have entries for these numbers."""
+"""Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
 """Shared memory per block in bytes. On GPUs with less, SGLang has other default configs for fp8."""
 
@@ -145,8 +144,7 @@ _MIDDLE = (
 _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
-"""Tiles for 16-bit types: rows, columns, depth, warps and stages. `_SMALL`, `_MIDDLE` and `_LARGE` are for few, some
-and many rows per expert."""
+"""Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
 _OF_LANE = range(4, 33)
 """Acceptable numbers of state elements per thread, limited by too little work and by too many registers."""
 
@@ -196,7 +194,8 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of a file's kernel and the flag that changes this; or empty text."""
+    """Return the kernel that an engine runs instead of a file's kernel, with the flag that changes this; may be
+    empty."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":
