@@ -38,12 +38,7 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `UsageError` with the message "{path} cannot be {done}: ...".
-
-    Args:
-        path: file or folder that the block accesses.
-        done: participle for the message "{path} cannot be {done}", such as "read" or "written".
-    """
+    """Convert an `OSError` in the `with` block to a `UsageError` "{path} cannot be {done}: ..."."""
     try:
         yield
     except OSError as error:
@@ -51,13 +46,7 @@ def file_errors(path: object, done: str) -> Iterator[None]:
 
 
 def cannot_be(done: str, path: object, error: OSError) -> str:
-    """Return the one-line message "{path} cannot be {done}: {reason}".
-
-    Args:
-        done: participle for the message, such as "read" or "written".
-        path: file or folder that could not be accessed.
-        error: the error, which contains the reason.
-    """
+    """Return the one-line message "{path} cannot be {done}: {reason}", where `done` is "read" or "written"."""
     if isinstance(error, FileNotFoundError):
         why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
     else:
@@ -113,14 +102,8 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """Return a `UsageError` for an unknown name; its message suggests similar names.
-
-    Args:
-        kind: kind of thing that the name should denote, such as "GPU".
-        typed: the unknown name.
-        choices: all known names.
-        see: command that lists all known names, or None if there is no such command.
-    """
+    """Return a `UsageError` that suggests names similar to `typed`. `kind` is the kind of thing, such as "GPU", and
+    `see` a command that lists all names."""
     names = list(choices)
     wanted = str(typed)[:_LONGEST]
     close = nearest(wanted, names)

@@ -60,7 +60,6 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels in a folder of the checkout, and restart this program with this folder first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")

@@ -115,7 +115,6 @@ class Change:
 
 
 def _ratio(difference: str) -> float:
-    """Return the new number over the old number of a difference, or NaN if these are not two numbers."""
     numbers = _NUMBERS.search(difference)
     if numbers is None:
         return float("nan")

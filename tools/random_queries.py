@@ -48,7 +48,6 @@ def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[li
 
 
 def _kind(draw: random.Random) -> Kind:
-    """Draw a kind of queries. Queries of this kind usually have an answer."""
     while True:
         which = draw.random()
         if which < 0.2:  # Choose among the kinds of recorded rows.
@@ -88,7 +87,6 @@ def _recommender() -> Recommender:
 
 @cache
 def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
-    """Return a sample of the shapes of recorded rows, by (GPU, data type, layout)."""
     if op not in contents():
         return {}
     path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"

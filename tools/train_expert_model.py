@@ -61,8 +61,7 @@ class Recorded:
 
 
 def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
-    """Return the near-best configs of each problem, with their times in seconds. Raises `AbsentError` if the file is
-    missing."""
+    """Return each problem's near-best configs, with times in seconds. Raises `AbsentError` if the file is missing."""
     names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
     near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
     for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):

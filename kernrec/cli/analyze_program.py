@@ -43,7 +43,7 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernel that the user named, or all kernels of a CUDA file. None is the only kernel of another file."""
+    """Return the kernel that the user named, or all kernels of a CUDA file. None stands for a file's only kernel."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.draft import kernel_names

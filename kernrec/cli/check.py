@@ -140,7 +140,7 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check one or all kernels with the launches in the host code. Return results, and reasons for missing results."""
+    """Check kernels with the launches in the host code. Return results, and the reason for each unchecked kernel."""
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
@@ -164,7 +164,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
 
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
-    """Print the errors, keyed by kernel, and counts for a kernel without errors if `has_counts`."""
+    """Print the errors of each kernel. If `has_counts`, also print counts for a kernel without errors."""
     if wanted.as_json:
         answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
         answers |= {name: {"error": error} for name, error in errors.items()}
@@ -202,7 +202,7 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into the path of the file and the name of the kernel, or None without a name."""
+    """Split `kernel.cu:name` into file path and kernel name. The name is None if only the file is given."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -113,7 +113,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return the budget of time or configs, and the mean regret at which the strategy `refine` stops, or None."""
+        """Return the budget, and the mean regret at which the strategy `refine` stops (None if not limited)."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")

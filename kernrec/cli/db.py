@@ -83,7 +83,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import the results of another tuner, with --spec as measurements of the spec's kernel. Also return notes."""
+    """Import the results of another tuner, and return a summary and notes. --spec makes them results of its kernel."""
     from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
@@ -274,7 +274,7 @@ def _verify_place(name: str, listed: bool) -> None:
 
 
 def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
-    """Add the rows of a bundle to a database. Raise `UsageError` for an unknown key unless `untrusted`."""
+    """Add the rows of a bundle to a database. `untrusted` accepts a bundle that is signed by an unknown key."""
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle
     from kernrec.store.share.place import place_at

@@ -48,7 +48,7 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show the contents of a database, with pulled measurements if `others`."""
+    """Show the contents of a database. If `others` is true, include the pulled measurements."""
     from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -120,7 +120,7 @@ def _print_pulled(pulled: list[dict[str, Any]], bundles: list[dict[str, Any]]) -
 
 
 def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print a table of contributed measurements, which are rows of `kernrec.store.coverage.contributed`."""
+    """Print a table of contributed measurements. `kernrec.store.coverage.contributed` returns the rows."""
     print_rows(title, rows, ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers"))
 
 

@@ -135,7 +135,7 @@ REMOVED = {
     "db export --shape": "--gpu, --op or --kernel",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacement of each removed command or option. Keys of options that other commands keep contain the command."""
+"""Replacement of each removed command or option. If other commands still have the option, the key has its command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 

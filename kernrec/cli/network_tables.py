@@ -38,7 +38,7 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return CSV rows for a network: one per power limit or clock of a sweep, or else one per layer."""
+    """Return CSV rows for a network: one for each power limit or clock of a sweep, or otherwise for each layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -106,9 +106,7 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print the layers of a network in order. A normal table has the `most` slowest, or those that take most of the
-    time.
-    """
+    """Print the layers of a network. A normal table has the `most` slowest, or else those with most of the time."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -297,7 +295,7 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of the comparison. The flags tell whether rows differ in data type, batch size and backend."""
+    """Return the columns of the comparison. Its rows may differ in data type, batch size and backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]

@@ -100,7 +100,7 @@ ONE, SEVERAL, OWN = (
 )
 """Help texts of --db for commands that accept one database, several databases, or no --db."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock`: best clock for each config, and table over clocks. `--power-limit` also accepts `sweep`."""
+"""Values of `--clock` for the best clock per config and for a table over clocks. --power-limit also accepts `sweep`."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
@@ -242,7 +242,7 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Return a decorator that turns a function of one `kind` object (the options) into a command for Typer."""
+    """Return a decorator for a command function whose only parameter is an object of the options class `kind`."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)

@@ -126,7 +126,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the text width of a stream in characters: `COLUMNS`, else the terminal's width, else 100."""
+    """Return the text width of a stream in characters: `COLUMNS`, or else the terminal's width, or else 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -143,7 +143,7 @@ def in_terminal() -> bool:
 
 
 def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of plain text. Each column has a heading and an alignment (`left` or `right`)."""
+    """Print a table of plain text. Each column is given by its heading and alignment (`left` or `right`)."""
     print_columns(title, text_columns(columns, rows))
 
 
@@ -154,7 +154,7 @@ def print_columns(title: str | None, columns: Sequence[Column], wide: bool = Fal
 
 
 def _width(wide: bool) -> int | None:
-    """Return the maximum width of a table in characters. None for a wide table outside a terminal."""
+    """Return the maximum width of a table in characters, or None if it is wide and not printed on a terminal."""
     return None if wide and not in_terminal() else text_width()
 
 
@@ -250,7 +250,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return column widths for which a row fits, because text in the widest columns wraps, or None if it cannot."""
+    """Narrow the widest columns, in which text then wraps, until a row fits. Return None if a row cannot fit."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -267,7 +267,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
-    """Yield the text of a band, in which long cells wrap. A row of None is the heading."""
+    """Yield the lines of a band, in which long cells wrap. Row None is the heading."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -413,7 +413,7 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe on which device, how often, when and by whom a config was measured. Empty if it was not."""
+    """Describe where, how often, when and by whom a config was measured. An unmeasured config gives an empty string."""
     if (measurement := recommendation.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"

@@ -92,8 +92,7 @@ class _Device:
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """Time in seconds at which the current tier of the problem began, and the number of completed steps at that time.
-    """
+    """Time in seconds at which the current tier of the problem began, and the number of steps completed before."""
     steps: int = 0
     best_s: float = float("inf")
     """Lowest latency of the current problem, in seconds."""
@@ -164,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Steps:
-    """Reports the progress of the steps in a `with` block from a thread, because a library may block for long."""
+    """Reports the progress of the steps in a `with` block. A separate thread prints the lines."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()

@@ -101,9 +101,7 @@ class RecommendOptions(options.Options):
 
     @property
     def compares(self) -> bool:
-        """Return whether one table compares several GPUs or batch sizes. JSON and CSV of an op without --workload do
-        not.
-        """
+        """Return whether to print one table that compares several GPUs or batch sizes."""
         several = len(self.named_gpus) > 1 or len(self.batches) > 1
         tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
         return bool(several and tables and not self.swept and self.top is None)
@@ -291,7 +289,7 @@ def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    """Return the format that --emit selects, or None. Raise `UsageError` for --output without --emit."""
+    """Return the format that --emit selects, or None without --emit. --output requires --emit."""
     if name is None and output is not None:
         raise UsageError("--output needs --emit, which selects the format")
     if name is None:

@@ -134,7 +134,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline at its rank, but before the top recommendation only if `leading_baseline` is set."""
+    """Insert the best baseline at its rank. Only `leading_baseline` may precede the top recommendation."""
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -157,7 +157,7 @@ def _may_be_faster(answer: "Answer") -> "Recommendation | None":
 
 
 def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
-    """Return a line that reports a config that may be faster than the first row, and the command to check this."""
+    """Return a line which reports that a config may be faster than the first row, with the command to check this."""
     problem, baseline = answer.problem, answer.leading_baseline
     name, first_s = (
         (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
@@ -171,7 +171,7 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return recommendations and measured configs of other kernels by objective (latency for a Pareto front)."""
+    """Return recommendations and other measured kernels by the objective, or by latency for a Pareto front."""
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 

@@ -89,7 +89,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask for the license under which to share measurements with `others`. Raise `UsageError` without a terminal."""
+    """Ask for the license under which to share with `others`. Raise `UsageError` if standard input is no terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -259,7 +259,7 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """Stop trusting a key, and drop its measurements, including those that the option `--untrusted` accepted."""
+    """Stop trusting a key, and drop the measurements that were pulled with it."""
     from kernrec.store import Database, keys
     from kernrec.store.share.pulled import drop_signer
     from kernrec.store.share.withdraw import forget

@@ -124,14 +124,8 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
-
-        Args:
-            tensor: whether tensor cores compute the operations.
-
-        Returns:
-            The peak, or 0 if the GPU has no hardware for `dtype`.
-        """
+        """Return the peak operations per second at the data sheet's clock (2 per FMA), or 0 without hardware for
+        `dtype`."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
@@ -185,18 +179,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel.
-
-    The result has numbers if all arguments are integers, and arrays if any argument is an integer array. Arrays are
-    broadcast.
-
-    Args:
-        smem_bytes: Static and dynamic shared memory per block, in bytes.
-
-    Returns:
-        The occupancy. `blocks` is 0 if the launch is impossible, because the block has no threads, or too many threads,
-            registers or bytes of shared memory.
-    """
+    """Return the occupancy of a kernel, with arrays (broadcast) if any argument is an array. `blocks` is 0 if the
+    launch is impossible. `smem_bytes` is the static and dynamic shared memory per block."""
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))
@@ -249,14 +233,8 @@ def _round_up(value: Count, unit: int) -> Count:
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of an SM that remain for the L1 cache while a kernel runs.
-
-    The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
-
-    Args:
-        blocks: Number of resident blocks per SM, as an array.
-        smem_bytes: Shared memory per block in bytes, as an array.
-    """
+    """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. The
+    driver is assumed to select the smallest shared memory size that suffices."""
     per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
     sizes = np.array(limits.carveouts)
     carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]

@@ -324,9 +324,7 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge results of the same config into one with the median latency and all times as samples. Drop failures if any
-    succeeded.
-    """
+    """Merge results of the same config into one with the median latency. Failures are dropped if any run succeeded."""
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
         alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)

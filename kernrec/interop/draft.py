@@ -135,7 +135,7 @@ def _instances(text: str, template: Signature) -> list[str]:
 
 
 def includer_of(source: Path) -> str:
-    """Return advice to analyze another program in the folder if it includes this file, or an empty string."""
+    """Return advice to analyze another program that includes this file, or an empty string without one."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -145,7 +145,7 @@ def includer_of(source: Path) -> str:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return advice to analyze another file in the folder if it defines a used kernel, or an empty string."""
+    """Return advice to analyze another file that defines a kernel of the program, or an empty string without one."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():

@@ -36,8 +36,7 @@ STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one launch, because mutually recursive definitions take exponential time.
-"""
+"""Maximum number of syntax nodes to visit for one launch. It prevents exponential time for recursive definitions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
@@ -157,9 +156,7 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _template_arguments(self) -> dict[str, str]:
-        """Return the template arguments in the first explicit instantiation or call of the function that contains the
-        launch.
-        """
+        """Return the template arguments in the first instantiation or call of the function that contains the launch."""
         function = _function_of(self.call)
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
@@ -206,9 +203,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements in the buffer of a pointer. Raise `UnknownError` if the text has no allocation
-        of it.
-        """
+        """Return the number of elements in a pointer's buffer. Raise `UnknownError` if the text has no allocation."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:

@@ -282,7 +282,7 @@ class HostProgram:
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the arguments that the target `run` of the folder's Makefile passes to the program, if any."""
+    """Return the command-line arguments that the target `run` of the Makefile passes to the program, if any."""
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")

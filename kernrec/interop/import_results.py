@@ -183,7 +183,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Match the results of one problem with the configs of a kernel, check that they are plausible, and add notes."""
+    """Match the results of one problem with a kernel's configs, and check them. Return the results and notes."""
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))

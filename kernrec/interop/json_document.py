@@ -19,7 +19,7 @@ MOST_BYTES = 512 * 2**20
 MOST_VALUES = 8_000_000
 """Maximum number of values in a JSON document. An empty list takes two bytes of text, but 64 bytes of memory."""
 MOST_RATIO = 100
-"""Maximum ratio of uncompressed to compressed bytes, after `_RATIO_FREE` bytes. Recordings have ratios of 10 to 30."""
+"""Maximum ratio of uncompressed to compressed bytes beyond `_RATIO_FREE`. Recordings have ratios of 10 to 30."""
 _RATIO_FREE = 2**25
 
 _CHUNK = 2**16  # Bytes per read. gzip may expand them a thousandfold.
@@ -29,7 +29,7 @@ _GZIP = b"\x1f\x8b"
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Regular expression for the rest of a text after a parser error. A match means that the text is truncated."""
+"""Regular expression for the rest of a text after a parser error. If it matches, the text is truncated."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -65,7 +65,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Read a file, decompressed if necessary, up to the first damaged byte. Also return whether it is complete."""
+    """Read and decompress a file up to the first damaged byte. Return the content, and whether it is complete."""
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -127,9 +127,7 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert `CutShort` and `ValueError` in the block to a one-line `UsageError` that names the file and format
-    `kind`.
-    """
+    """Convert `CutShort` and `ValueError` to a `UsageError` that names the file and the expected format `kind`."""
     try:
         yield
     except CutShort:

@@ -33,9 +33,7 @@ class Quantization:
     """Quantization of a model's weights and activations."""
 
     kind: str | None
-    """Name in serving engines, such as `int4_w4a16`. None if unquantized, or if engines have no tuned files
-    (`elsewhere`).
-    """
+    """Name in serving engines, such as `int4_w4a16`, or None if the engines have no tuned files for it."""
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     method: str = ""
@@ -45,7 +43,7 @@ class Quantization:
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
-    """Number of weight columns that share a scale, for integer weights with 16-bit activations. Otherwise 0."""
+    """Number of weight columns that share a scale if activations have 16 bits, or 0 for other quantizations."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -278,7 +276,7 @@ class ConfigFields:
         return Quantization(None, None, method, elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Read a `compressed-tensors` quantization: 8-bit weights and activations, or grouped integer weights."""
+        """Read a `compressed-tensors` quantization: 8-bit weights and activations, or groups of integer weights."""
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
@@ -304,9 +302,7 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and dense feed-forward networks. Empty if the number of heads is
-        unknown.
-        """
+        """Return the linear layers of attention and dense networks. Return none if the number of heads is unknown."""
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -322,9 +318,7 @@ class ConfigFields:
         )
 
     def has_dense_layers(self) -> bool:
-        """Return whether some layers have a dense feed-forward network instead of experts. All Mixtral layers have
-        experts.
-        """
+        """Return whether some layers have a dense network instead of experts. In Mixtral, all layers have experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
@@ -351,7 +345,7 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return a quantization of integer weights with 16-bit activations. Unsupported group sizes have no tuned files."""
+    """Return the quantization of grouped integer weights. For unsupported group sizes, engines have no tuned files."""
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -24,7 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Number n such that every n-th layer has full attention, by `model_type`, if the config does not state the pattern."""
+"""Number n such that every n-th layer has full attention, keyed by `model_type`. It is only a default."""
 _MOST_LAYERS = 10_000
 
 
@@ -135,7 +135,7 @@ class _DecoderFields(ConfigFields):
         return value
 
     def positions(self) -> int | None:
-        """Return the maximum number of tokens including `rope_scaling`, or None if the config does not state it."""
+        """Return the maximum number of tokens, scaled by `rope_scaling`, or None if the config does not state it."""
         most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
         scaling = self.fields.get("rope_scaling")
         if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
@@ -153,7 +153,7 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts. In Qwen models, every n-th layer has experts."""
+        """Return the number of layers with experts: all except the first ones (DeepSeek), or every n-th one (Qwen)."""
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0
@@ -285,9 +285,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the workload entry of a linear layer. `split` is the side that tensor parallelism splits: `out`, `in`
-        or empty.
-        """
+        """Return the workload entry of a linear layer. Tensor parallelism splits `split`: `out`, `in` or nothing."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:

@@ -34,8 +34,7 @@ TILES = {
 _SPLIT = "SPLIT_K"
 """Member of configs in later releases of vLLM. kernrec supports only the value 1."""
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Additional members of configs with defaults: blocks per cluster, whether to load weights by TMA or swap the operands.
-"""
+"""Optional members of configs, with defaults: blocks per cluster, loads by TMA, and swapped operands."""
 _MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
 _NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _MOST_TOKENS = 1 << 24

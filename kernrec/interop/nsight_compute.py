@@ -127,7 +127,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first metric in `names` that the launch has, in SI units. `units` maps the file's units to factors."""
+    """Return the first available metric of `names` in SI units. `units` has a factor for each unit in the file."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -141,7 +141,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield the results with the block as config, plus grid and shared memory if they differ between equal blocks."""
+    """Yield the results with the block as config. If the block is ambiguous, add grid and shared memory."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

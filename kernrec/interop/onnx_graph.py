@@ -74,9 +74,7 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only node that reads a node's first output. None if there is not exactly one, or for outputs of
-        the model.
-        """
+        """Return the only node that reads a node's first output, or None if there is none or the model returns it."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None

@@ -102,7 +102,7 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm node, or None without an op. Add epilogue nodes to `absorbed`."""
+    """Return the problem of a MatMul or Gemm node, or None if no op fits. Fused nodes are added to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None

@@ -37,9 +37,9 @@ class Format:
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None. For an invalid file, it raises `ValueError`, `UsageError` or `CutShort`."""
+    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only the configs, or None. It raises the same errors as `results`."""
+    """Function that reads only the configs, or None. It may raise the same errors as `results`."""
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:

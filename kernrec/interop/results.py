@@ -116,7 +116,7 @@ class ForeignResult:
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """Latency in seconds that the tool reports (Kernel Tuner: mean of its runs), or None if the config failed."""
+    """Latency in seconds that the tool reports (for Kernel Tuner, the mean), or None if the config failed."""
     samples_s: tuple[float, ...] = ()
     """Times of the single runs in seconds, if the tool reports them."""
     energy_j: float | None = None
@@ -138,7 +138,7 @@ class ForeignResult:
     sm_clock_hz: float | None = None
     """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
-    """Grid, block, and dynamic shared memory in bytes (None if unknown) of a profiled launch. None for other tools."""
+    """Grid, block and dynamic shared memory (bytes or None) of a launch, or None if the tool records tunables."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the reported latency with statistics of its samples. Raise `UsageError` if it is outside their range."""
+    """Return the reported latency with statistics of its samples. Raise `UsageError` if the samples contradict it."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()
@@ -248,7 +248,7 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
-    """Return a config. Raise `ValueError` if the database cannot store it."""
+    """Return the tunables as a config. Raise `ValueError` if the database cannot store it."""
     if not tunables or len(tunables) > MOST_TUNABLES:
         raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -261,14 +261,14 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return a short, printable line of text. Raise `ValueError`, starting with `what`, for any other value."""
+    """Return `value` if it is a short, printable line of text. Otherwise, raise `ValueError` with `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """Return a member of a file's header as a name, or None if it is missing or empty (Kernel Tuner without a GPU)."""
+    """Return a member of a file's header as a name, or None if the member is missing or empty."""
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 

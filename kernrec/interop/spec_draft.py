@@ -98,7 +98,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the host code's launch with the most known values, preferably of the selected instance, or None."""
+        """Return the launch of the host code with the most known values, or None if there is no launch."""
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
@@ -386,7 +386,7 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the tunables with usual names such as BLOCK_X, one per axis, or an empty list if an axis has none."""
+        """Return the tunables that determine the block's extents, found by names such as BLOCK_X, or an empty list."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:

@@ -70,7 +70,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise `UsageError` with `place` and line numbers if a spec still contains `MARK`, a part to fill in."""
+    """Raise `UsageError` with `place` and line numbers if a spec contains `MARK`, a part left to fill in."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]

@@ -31,7 +31,7 @@ MEMBER = "configs_timings"
 ENDING = ".autotune.json"
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Compiler options with their default values, or None. An option is dropped if all configs have its default."""
+"""Compiler options with their defaults (None if there is none). Options that always have the default are dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
@@ -139,9 +139,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """Convert a config with the names in `TUNABLES` to a config of the lookup table. `k` is the matmul's inner
-    dimension.
-    """
+    """Convert a config with the names in `TUNABLES` to the lookup table's form, for a matmul of inner dimension `k`."""
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},

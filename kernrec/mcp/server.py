@@ -35,14 +35,7 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read.
-
-    Args:
-        path: the folder; None if tools may not read any files.
-
-    Raises:
-        UsageError: The folder does not exist.
-    """
+    """Folder whose files the tools may read, or None for no files. Raises `UsageError` if the folder does not exist."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -50,14 +43,8 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file in the folder.
-
-        Args:
-            name: path of the file, relative to the folder.
-
-        Raises:
-            UsageError: The file cannot be read, or is outside the folder, possibly through a link.
-        """
+        """Return the text of a file, by its path relative to the folder. Raises `UsageError` if the file cannot be read
+        or is outside the folder, possibly through a link."""
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
@@ -159,15 +146,8 @@ class Tools:
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     def source(self, source: str | None, file: str | None) -> str:
-        """Return the source of a kernel.
-
-        Args:
-            source: text of the source; None if a file is given.
-            file: path of a file in the folder; None if the text is given.
-
-        Raises:
-            UsageError: Both or neither are given, or the file cannot be read.
-        """
+        """Return a kernel's source from a text or a file in the folder. Raises `UsageError` if both or neither are
+        given, or the file cannot be read."""
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source

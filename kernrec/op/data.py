@@ -81,15 +81,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Return the problem's outputs in float64, computed by NumPy.
-
-    Args:
-        inputs: Arrays keyed by tensor name, in the memory format that the function `inputs` returns. Flat arrays are
-            reshaped.
-
-    Raises:
-        UsageError: An input is missing or has the wrong number of elements.
-    """
+    """Return the problem's outputs in float64, computed by NumPy from arrays as `inputs` returns them (or flat). Raises
+    `UsageError` if an input is missing or has the wrong number of elements."""
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":

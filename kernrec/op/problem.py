@@ -50,9 +50,8 @@ class Dim:
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems of this op had been stored. The `dims` and the `key` of a problem
-    omit a late dimension with its default value, which must be a number. So keys that were stored before the dimension
-    existed remain valid."""
+    """Whether the dimension was added after problems had been stored. To keep their keys valid, `dims` and `key` omit a
+    late dimension with its default value, which must be a number."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all dimensions, given and derived, keyed by name.
-
-        Args:
-            sizes: all given dimensions, including defaults.
-
-        Raises:
-            UsageError: The dimensions are inconsistent.
-        """
+        """Return all dimensions, given and derived, keyed by name. Raises `UsageError` if they are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names

@@ -45,15 +45,8 @@ def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[i
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return mean and standard deviation of the values of both operands and of their scales, keyed by tensor name.
-
-    After scaling, activations have standard deviation 1, and weights have standard deviation `wide`.
-
-    Args:
-        activations: name of the tensor of activations.
-        weights: name of the tensor of weights.
-        wide: standard deviation of the weights.
-    """
+    """Return mean and standard deviation of both operands and their scales, keyed by tensor name. After scaling,
+    activations have standard deviation 1, and weights have standard deviation `wide`."""
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
     if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
@@ -68,14 +61,8 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return quantized elements multiplied by their scales.
-
-    Args:
-        values: Elements with the shape (..., rows, k).
-        scale: Scales with the shape (..., row groups, groups); None if there are no scales.
-        group: Elements along k that share a scale; 0 if a whole row shares it.
-        rows: Rows that share a scale.
-    """
+    """Return quantized elements (..., rows, k) multiplied by their scales (..., row groups, groups), if any. `group`
+    elements along k (0: the whole row) and `rows` rows share a scale."""
     if scale is None:
         return values
     count, k = values.shape[-2:]

@@ -26,11 +26,7 @@ MOST_PARTS = 1024
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items, such as images, sequences or rows.
-
-    Args:
-        batched: Whether a matmul has more than one pair of matrices.
-    """
+    """Return the dimension of an op that counts independent items, such as images, sequences or rows."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
@@ -115,12 +111,7 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem that computes all items of a layer in one pass.
-
-    Args:
-        problem: problem of one pass, whose layout and data type the result has.
-        layer: layer that `in_parts` may have split into several passes.
-    """
+    """Return the problem of all items of a layer, from the problem of one of the passes that `in_parts` created."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)

@@ -108,16 +108,8 @@ class Workload:
         return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """Return the layers of one op.
-
-        Args:
-            op: the op, or its name.
-            dtype: data type of the returned layers; None for the network's.
-            layout: layout of the returned layers; None for the network's.
-
-        Raises:
-            UsageError: The op, the data type or the layout is unknown.
-        """
+        """Return the layers of one op, by default in the network's data type and layout. Raises `UsageError` if the op,
+        the data type or the layout is unknown."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(

@@ -40,11 +40,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of a style sheet, script or HTML file of the page.
-
-    Raises:
-        KernrecError: The file belongs to Bokeh, which is not installed. The message names the extra to install.
-    """
+    """Return a style sheet, script or HTML file of the page. Raises `KernrecError` if Bokeh's files are not
+    installed."""
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")
@@ -56,11 +53,7 @@ def content(name: str) -> str:
 
 
 def served_document(data: dict[str, Any]) -> str:
-    """Return the document that loads style and scripts from its server.
-
-    Args:
-        data: Initial data for the page's script.
-    """
+    """Return the document that loads style and scripts from its server, with initial data for its script."""
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
     return _document(head, data, scripts)

@@ -68,11 +68,8 @@ class Subject:
         return candidates
 
     def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Answer:
-        """Return the answer for the subject, whose notes and baselines the page shows.
-
-        Args:
-            candidates: result of `candidates`; None if no kernel runs the problem in its data type.
-        """
+        """Return the answer for the subject, with notes and baselines. `candidates` is None if no kernel runs the
+        problem."""
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return answer(candidates, self.query, recommender.context, of_one_kernel=True)
@@ -324,13 +321,8 @@ def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point, or -1 if no operating point has this power limit and clock.
-
-    Args:
-        candidates: candidates at several operating points.
-        power_limit_w: power limit in watts; None for the default limit.
-        clock_hz: locked clock in hertz; None if the clock is not locked.
-    """
+    """Return the index of an operating point, or -1 if there is none. None stands for the default power limit or an
+    unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number

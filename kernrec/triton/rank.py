@@ -21,7 +21,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process. It makes launches at import time of the user's file an error."""
+"""Value of KERNREC_TRITON in the ranking process, in which a launch during the import of a file is an error."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _environment() -> dict[str, str]:
 
 
 def rank(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank the configs of the kernel in a JSON request from `ranked`, and return the fields of `Ranking` as JSON."""
+    """Rank the configs of the kernel in a JSON request from `ranked`. Return the fields of `Ranking` as JSON."""
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""First word of Triton session names. Tuning hash, number of configs to measure and a unique identifier follow."""
+"""First word of Triton's session names, before tuning hash, number of configs to measure and unique identifier."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the objective in SI units: infinity if the config failed, NaN if required energy is missing."""
+        """Return the objective in SI units: infinity for a failed config, NaN if it requires an unmeasured energy."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -85,7 +85,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median objective of one config, infinity if all results are failures, or NaN without energy."""
+    """Return the median objective of one config: infinity if all results failed, NaN if its quantities are missing."""
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 

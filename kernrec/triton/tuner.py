@@ -62,9 +62,7 @@ class AutotunedLaunch:
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Return a hash of the function's code, compiler version, values of the arguments in `key` and tensor data
-        types.
-        """
+        """Return a hash of the code, the compiler version, the values of the arguments in `key`, and the data types."""
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
         types = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
@@ -272,9 +270,7 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Measure a config and store it. Return its times in milliseconds, or the value of another objective three
-        times.
-        """
+        """Measure and store a config. Return times in milliseconds, or the value of another objective three times."""
         running = self._running
         if running is None:
             return [0.0] * 3  # Some releases of Triton measure even a single config.

@@ -80,7 +80,6 @@ def _commands(folder: Path) -> dict[str, list[str]]:
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:
-    """Run a command with the kernrec of a checkout, and store its answer in `answers[which]`."""
     folder.mkdir(exist_ok=True)
     for results in ("compile", "emulated"):
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)

@@ -82,7 +82,6 @@ class Sample:
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        """Return the candidates, and the indices of configs that can run: in `configs` and among the candidates."""
         candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
@@ -151,8 +150,7 @@ def sampled_space(
 
 
 def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
-    """Profile configs into kernrec's cache, and return the path of the database with the profiles. A lock lets only one
-    process at a time profile the kernel for an architecture."""
+    """Profile configs into kernrec's cache, one process at a time, and return the path of their database."""
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()

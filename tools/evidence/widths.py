@@ -73,8 +73,8 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
-        weights. Only the rows in the mask `counted` have a weight."""
+        """Return the weight of each row, (N,): equal for kernels, a kernel's GPUs and a GPU's rows; 0 outside
+        `counted`."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -83,7 +83,6 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Yield the indices of the rows of each (kernel, problem, GPU) combination."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")
@@ -118,7 +117,6 @@ def covered(parts: Parts, pairs: bool, widths: Array) -> float:
 
 
 def _width(parts: Parts, pairs: bool) -> float:
-    """Return the smallest half-width that contains the required weight of the errors."""
     sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
     low, high = 0.0, _MOST
@@ -132,8 +130,8 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return the weight of the errors within a width, and the weight of all errors. If there are two sides, the errors
-    are all sums of an error of one side and an error of the other side."""
+    """Return the weight of the errors within a width, and of all errors (sums of both sides' errors if there are
+    two)."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

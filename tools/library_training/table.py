@@ -144,7 +144,6 @@ class _Columns:
 
 
 def _numbers(sizes: Array) -> Array:
-    """Return a hash of each row of sizes (N, D)."""
     number = np.zeros(len(sizes), dtype=np.uint64)
     for column in sizes.T.astype(np.uint64):
         number = (number ^ column) * np.uint64(0x9E3779B97F4A7C15)

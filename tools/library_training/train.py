@@ -111,7 +111,6 @@ def train_set(
 def _with_any_heads(
     recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Return the result of the last training, with new trees for unrecorded GPUs."""
     old, trees = before[0], dict(before[1])
     heads = {name: dict(gpus) for name, gpus in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
@@ -133,8 +132,7 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """Train the trees of a recorded GPU, and return their entry in the model card and the trees. Shapes: `left_out`
-    (N,)."""
+    """Train the trees of a recorded GPU, and return their entry in the model card and the trees."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -204,8 +202,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time. Return them with the range of the
-    recorded work."""
+    """Fit `SetModel.floors` of each GPU, and return them with the range of the recorded work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
@@ -213,17 +210,8 @@ def floors_and_work(table: Table) -> dict[str, Any]:
 
 
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """Fit `floor + ratio * work` to the times of calls.
-
-    The mean absolute logarithmic error is minimized.
-
-    Args:
-        latency_s: Times of calls in seconds, (N,).
-        work_s: Work of the calls on the GPU according to the bound, in seconds, (N,).
-
-    Returns:
-        The floor in seconds, and the ratio.
-    """
+    """Fit `floor + ratio * work` to times of calls (N,) and their work (N,), in seconds, by mean absolute logarithmic
+    error. Return the floor and the ratio."""
     errors = [
         (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
         for floor in _FLOORS

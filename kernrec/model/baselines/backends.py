@@ -26,14 +26,8 @@ _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown.
-
-    For a range of versions from `versions_text`, return the dates of both ends, or None if one of them is unknown.
-
-    Args:
-        backend: Name of the backend, such as `SGLang` or `SGLang (static scales)`.
-        version: Version or range of versions in a baseline, such as `0.5.12, static scales`.
-    """
+    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown. For a range of versions
+    from `versions_text`, return the dates of both ends."""
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
@@ -72,15 +66,8 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the official names of backends. Return an empty tuple if `names` is None.
-
-    Args:
-        names: Names or other common spellings of backends, as a sequence or separated by commas. A name may end in `@`
-            and a version.
-
-    Raises:
-        UsageError: A backend is unknown, or no recording has the requested version.
-    """
+    """Return the official names of backends (a sequence or comma-separated text, possibly with `@` and a version), or
+    an empty tuple for None. Raises `UsageError` if a backend or version is unknown."""
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     return tuple(dict.fromkeys(map(_named, typed)))
@@ -106,12 +93,8 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the user requested a backend. `SGLang (static scales)` also counts as SGLang.
-
-    Args:
-        wanted: Requested names, some of which end in `@` and a version. If empty, every backend is requested.
-        version: Version of the backend, which may be followed by a comma and a variant.
-    """
+    """Return whether the user requested a backend: any if `wanted` is empty. Requested names may end in `@` and a
+    version. `SGLang (static scales)` also counts as SGLang."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

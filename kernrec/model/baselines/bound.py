@@ -156,14 +156,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Return a bound with its table of features.
-
-    Args:
-        sizes: Sizes of the dimensions, (D, N).
-        total_s: Lower bound on the time in seconds, (N,).
-        shares: Times in seconds by name, (N,) each. The fraction of the total that each time takes is a feature.
-        columns: Further features by name, (N,) each.
-    """
+    """Return a bound with its table of features. Shapes: `sizes` (D, N), `total_s`, `shares` and `columns` (N,). The
+    fraction of the total that each of the times `shares` takes is a feature."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -208,12 +202,7 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return the lower bound of N problems, and their features by name, (N,) each.
-
-    Args:
-        dims: Sizes by name of the dimension, (N,) each.
-        timing: How the problems were timed.
-    """
+    """Return the lower bound of N problems with dimensions (N,) each, and their features by name, (N,) each."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -237,11 +226,7 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features for power: log2 of the fraction of the time that each part of the bound is busy, (N,) each.
-
-    Args:
-        latency_s: Time of each problem in seconds, (N,).
-    """
+    """Return the features for power: log2 of the fraction of the time (N,) that each part is busy, (N,) each."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -349,12 +334,7 @@ class PowerBase:
     """Additional power in watts at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`.
-
-        Args:
-            latency_s: Time of the problems in seconds; the last axis is the problem.
-            most_w: Maximum power in watts.
-        """
+        """Return the power of N problems in watts, limited to `most_w`. The last axis of `latency_s` is the problem."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

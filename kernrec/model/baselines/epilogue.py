@@ -30,12 +30,7 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-    """Add the time of a problem's bias and activation to a latency.
-
-    Args:
-        latency: Latency of the problem's recorded form (`as_recorded`).
-        problem: Problem, possibly with a bias or an activation.
-    """
+    """Add the time of a problem's bias and activation to the latency of its recorded form (`as_recorded`)."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency

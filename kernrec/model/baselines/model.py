@@ -76,12 +76,7 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version of a backend. Return None if the model does not cover the problem.
-
-        Args:
-            gpu: GPU on which the version was recorded.
-            backend: Name with a version, as returned by `superseded`.
-        """
+        """Predict a superseded version from `superseded` on its recorded GPU, or return None if it is not covered."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -100,12 +95,8 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem. This takes less time than `predict`.
-
-        Args:
-            beside: Further problems of the op that will be requested later. Predicting all of them together takes
-                little longer than predicting one.
-        """
+        """Return the latency of each backend that can run a problem, faster than `predict`. `beside` has further
+        problems that will be requested later: predicting all of them together takes little longer."""
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
             latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]

@@ -30,13 +30,8 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write a model, and return the path of its card.
-
-    Args:
-        card: Card as `load` reads it, without the fields `format` and `trees`.
-        trees: Trees, by the name that the card uses for them. Trees from `stored` are already compressed.
-        folder: Folder to write to, created if missing.
-    """
+    """Write trees and a card (without the fields `format` and `trees`) to a folder, which is created if missing, and
+    return the path of the card. Trees from `stored` are already compressed."""
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)

@@ -295,28 +295,16 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum time in seconds of a call that is repeated, (N,).
-
-    Data of the previous call is assumed to stay in L2, up to the capacity of L2.
-
-    Args:
-        flops: Operations of each call, (N,).
-        moved: Compulsory bytes of each call, (N,).
-    """
+    """Return the minimum time in seconds of repeated calls, (N,), with `flops` operations and `moved` compulsory bytes,
+    (N,) each. Data of the previous call is assumed to stay in L2, up to its capacity."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return the minimum number of operations and the compulsory bytes of a problem.
-
-    For a mixture of experts with uneven routing, the bytes include the weights of the experts that the busiest GPU is
-    expected to read.
-
-    Args:
-        kernel: Names of the kernels that ran, or None if they are unknown. Some cuDNN kernels need fewer
-            multiplications.
-    """
+    """Return the minimum number of operations and the compulsory bytes of a problem. For uneven routing of experts,
+    these include the weights that the busiest GPU is expected to read. `kernel` names the kernels that ran, if known,
+    because some cuDNN kernels need fewer multiplications."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))

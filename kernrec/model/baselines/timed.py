@@ -64,15 +64,8 @@ class Reader:
     """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Return values corrected by the trees, (S, N).
-
-        Args:
-            table: Features, (F, N).
-            own: Features that differ between backends, (S, N) each.
-            base: Values to correct, (S, N), or (1, N) if they are equal for all backends.
-            least: Minimum of the corrected values, (N,).
-            most: Maximum of the corrected values.
-        """
+        """Return `base`, (S, N) or (1, N), corrected by the trees and limited to `least` (N,) and `most`, (S, N).
+        Features are (F, N), and those that differ between backends (S, N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)

@@ -61,22 +61,14 @@ class Adaptation:
     """Interval around corrected predictions for this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """Return the correction to add to the logarithmic predictions of C candidates, (C,).
-
-        Args:
-            matrix: Features of the candidates, (C, F).
-        """
+        """Return the correction to add to logarithmic predictions, (C,), of candidates with features (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction of predictions to measurements.
-
-    Args:
-        matrix: Features of the measured configs, (M, F), with M >= 1.
-        residual: log(measured / predicted) of each config, (M,).
-    """
+    """Fit a correction to measured configs with features `matrix` (M, F), M >= 1, and log(measured / predicted)
+    (M,)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]

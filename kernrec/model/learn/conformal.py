@@ -57,12 +57,8 @@ class Extent:
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
-        """Return the extent of training data.
-
-        Args:
-            matrix: Features of the training rows, (N, F).
-            part: Index of each feature's group, (F,). By default, all features form one group.
-        """
+        """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the index of each feature's
+        group; by default, all features form one group."""
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -87,15 +83,9 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of candidates from the training data, (C,), or 0 for candidates within all ranges.
-
-        The distance is log(1 + r) / 2. Here, r is the root mean square, over the features of a group, of the excess
-        beyond the feature's range in standard deviations. The group with the largest r counts, because a shape of
-        another size differs in few features.
-
-        Args:
-            matrix: Features of the candidates, (C, F).
-        """
+        """Return the distance of candidates with features (C, F) from the training data, (C,), or 0 within all ranges.
+        It is log(1 + r) / 2, where r is the root mean square excess beyond the features' ranges in standard deviations.
+        The feature group with the largest r counts, because a shape of another size differs in few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
@@ -158,12 +148,8 @@ class Interval:
         return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return the lower and upper ends of the intervals around predicted values.
-
-        Args:
-            value: Predicted value of each candidate, (C,).
-            distance: Distance of each candidate from the training data, (C,) or one number.
-        """
+        """Return the lower and upper ends of the intervals around predictions (C,) at distances (C,) or one
+        distance."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 

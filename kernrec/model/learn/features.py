@@ -237,28 +237,16 @@ def _alignment(values: Array) -> Array:
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the feature matrix of candidates.
-
-    Args:
-        inputs: Quantities of the C candidates.
-        columns: Names of F feature columns, as returned by `names`.
-
-    Returns:
-        The features, (C, F), float32; NaN if an input is unknown or the kernel does not have the tunable.
-    """
+    """Return the features of C candidates for F columns from `names`, (C, F), float32. A feature is NaN if an input is
+    unknown or the kernel does not have the tunable."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
     return filled
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features that depend only on a tunable, (C, F). All other columns are NaN.
-
-    Args:
-        tunables: Values of each tunable, (C,).
-        columns: Names of F feature columns.
-        count: Number of candidates C.
-    """
+    """Return the features (C, F) that depend only on a tunable; all other columns are NaN. `tunables` has arrays
+    (C,)."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -292,13 +280,6 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of rows that the tunable `unaligned` of a config states.
-
-    Return an empty text if there is no such tunable or no such config.
-
-    Args:
-        tunables: Values of each tunable, (C,).
-        row: Index of the config.
-    """
+    """Return the kind of rows that the tunable `unaligned` of a config states, or empty text if there is none."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

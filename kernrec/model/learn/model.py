@@ -55,12 +55,7 @@ def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return log(corrected time / analytical time), raised where the corrected time is near or below the minimum, (C,).
-
-    Args:
-        log_ratio: Predicted log(corrected time / analytical time), (C,).
-        least: Result of `least_log_ratio`, (C,).
-    """
+    """Return log(corrected / analytical time), (C,), raised near or below the minimum from `least_log_ratio`, (C,)."""
     return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS
 
 
@@ -149,12 +144,8 @@ class Model:
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median latency error on held-out GPUs or kernels.
-
-    Args:
-        kind: `GPU` or `kernel`.
-        by: Empty for the trained model, or ` of the prior` for the analytical model.
-    """
+    """Return the name of the score that is the median latency error on held-out GPUs or kernels (`kind`). `by` is empty
+    for the trained model, or ` of the prior` for the analytical model."""
     return f"median latency error{by} on held-out {kind}s"
 
 

@@ -24,8 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
-not shown."""
+"""Minimum additional gain of a pair of changes over the better single change. Other pairs are not shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -33,19 +32,19 @@ NEAR_ROOF = 0.7
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
-    "fma": "it computes most of the time: a data type that tensor cores multiply does so several times faster",
-    "int": "fewer index computations, in the kernel itself",
-    "special": "fewer exponentials and divisions, or cheaper forms of them, in the kernel itself",
-    "f64": "32-bit floats where they are precise enough: an SM with two f64 units computes them 32 or 64 times as fast",
-    "tensor": "it computes most of the time: a narrower data type is what makes it faster",
-    "LSU": "fewer and wider accesses, in the kernel itself",
-    "shared memory": "a layout of shared memory without bank conflicts, in the kernel itself",
-    "L1": "accesses that are contiguous within a warp, in the kernel itself",
-    "L2": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "latency": "more work at once: several small problems together, or a larger batch",
-    "power limit": "fewer joules for the same work, by a narrower data type",
-    "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
+    "fma": "Use a data type that tensor cores multiply: they are several times as fast",
+    "int": "Compute fewer indices in the kernel",
+    "special": "Use fewer exponentials and divisions in the kernel, or cheaper forms of them",
+    "f64": "Use f32 where it is precise enough: on an SM with two f64 units, it is 32 or 64 times as fast",
+    "tensor": "Use a narrower data type",
+    "LSU": "Make fewer and wider memory accesses in the kernel",
+    "shared memory": "Lay out shared memory without bank conflicts",
+    "L1": "Make the accesses of each warp contiguous",
+    "L2": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "DRAM": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "latency": "Give the GPU more work at once: a larger batch, or several small problems together",
+    "power limit": "Use a narrower data type, which takes less energy",
+    "launch": "Launching takes longest: fuse the kernel with a neighbor, batch calls, or use a CUDA graph",
 }
 """Advice on changes other than tunables, keyed by bottleneck."""
 
@@ -166,8 +165,7 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return the fraction of the roofline's speed that a config reaches, assuming only the compulsory memory
-    traffic."""
+    """Return a config's speed as a fraction of the roofline, with only the compulsory memory traffic."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
@@ -183,15 +181,14 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         if best.source == "measured":
             return f"{text}, as measured"
         return f"{text} is expected, which is within the prediction error; measure both"
-    reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
+    reached = f"no tunable of this kernel helps; it is limited by {bottleneck}"
     if (share := roof_share(subject)) >= NEAR_ROOF:
-        reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"
-    return f"{reached}: {_REMEDIES[bottleneck]}"
+        reached += f", at {100 * share:.0f} % of the roof"
+    return f"{reached}. {_REMEDIES[bottleneck]}."
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is explained by default. It raises the same errors as
-    `explainable`."""
+    """Return the top recommendation for an op, which is explained by default. Errors are those of `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))

@@ -21,7 +21,7 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function, because a growing sequence length changes every launch."""
+"""Default maximum number of call files per function. A growing sequence length would need a file per length."""
 
 
 class CallWriter:

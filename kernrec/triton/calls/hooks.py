@@ -58,9 +58,7 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Record a launch, and run it if there is a GPU. Nested launches, as in an autotuner, run without being
-        recorded.
-        """
+        """Record a launch, and run it if there is a GPU. Launches inside another launch are not recorded."""
         if self._inside:
             return run()
         self._inside = True
@@ -138,7 +136,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile a function, and store it on the compiled kernel, which the program may launch later."""
+    """Compile a function, and store it on the compiled kernel, because the program may launch the kernel later."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -166,7 +164,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record launches of functions that `warmup` compiled (`compiled[grid](*args)`), with the constants of `warmup`."""
+    """Record launches of functions that `warmup` compiled (`compiled[grid](*args)`), with their constants."""
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:

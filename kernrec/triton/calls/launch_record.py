@@ -22,7 +22,7 @@ from kernrec.profile.triton_call_file import extent_of, row_major
 WIDEST_INDICES = 64 << 20
 """Maximum bytes of an integer array whose values are written. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Types of arrays whose values may determine which addresses a kernel reads. 8-bit integers are weights."""
+"""Types of arrays that may hold indices, on which addresses depend. 8-bit integers are weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
 """torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
@@ -52,9 +52,7 @@ class LaunchRecord:
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler generated it in torch's cache, where it may be deleted, or None
-        otherwise.
-        """
+        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None otherwise."""
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -109,7 +107,7 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block shapes that the configs' `pre_hook` sets. Extents that vary become names of constants."""
+    """Return the block shapes that the configs' `pre_hook` sets. Varying extents are replaced by constant names."""
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
     if not hooked or not descriptors:

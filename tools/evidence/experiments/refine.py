@@ -96,16 +96,8 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 
 
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
-    """Predict the problems of one GPU with a model of another GPU's problems.
-
-    Args:
-        source: Problems of the GPU that the model is trained on.
-        target: Problems of the GPU to predict.
-
-    Returns:
-        The target's problems with contenders, and the mean regret of the model's top recommendations on held-out
-        problems of the source GPU and on the target GPU.
-    """
+    """Predict a GPU's problems with a model of another GPU. Return its problems with contenders, and the mean regret of
+    the top recommendations on held-out problems of the source and on the target."""
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
     held_out = np.log(data.analytical["latency"]) + head.out_of_fold

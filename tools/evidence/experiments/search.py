@@ -94,8 +94,7 @@ def warm(space: Space, predicted: Array) -> Searches:
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
-    """Return a recorded space, and the predicted time of each of its configs. The analytical model predicts the configs
-    of the sample. The other predictions are extrapolated from these."""
+    """Return a recorded space and the predicted times of its configs, extrapolated outside the sample."""
     names = [tunable.name for tunable in sample.table.kernel.tunables]
     columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
@@ -144,12 +143,7 @@ def _shuffled(count: int, seed: int) -> Trace:
 def guided(
     space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
 ) -> Trace:
-    """Return the trace of a search by expected improvement.
-
-    Args:
-        predicted: Predicted cost of each config, (C,), or None.
-        measured: Function that simulates a measurement of a config.
-    """
+    """Return the trace of a search by expected improvement. `measured` simulates a measurement of a config."""
     draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
     seen: list[int] = []
     values: list[float] = []

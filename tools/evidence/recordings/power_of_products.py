@@ -28,9 +28,8 @@ AGREES = 0.1
 MISREAD = 0.15
 """Drop of the logarithm of the power, compared with a neighbor of equal time, above which a reading counts as wrong."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""Thresholds for doubting all powers of a backend. They are the minimum median drop of the logarithm of the power
-compared with another backend, the maximum logarithmic difference between the compared times, and the minimum number of
-compared shapes."""
+"""Thresholds for doubting all powers of a backend: minimum median drop of the logarithm of power compared with another
+backend, maximum logarithmic difference of the times, minimum number of shapes."""
 SLOW = ("b200_sxm", "TRTLLM", "fp8")
 """(System, framework, data type) whose matmuls stay below `REACHED` of the rate. On the same GPU, SGLang takes two
 thirds of their time, including a conversion."""
@@ -46,15 +45,12 @@ SUSTAINED_S = 0.2
 """Time in seconds of a run during which the power limit slows down almost all launches. On an H200, the matmuls of two
 backends are a tenth slower in runs of 0.2 s than in runs of 20 ms. Longer runs are not slower."""
 LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
-"""Number of launches in one run of aiconfigurator's collectors, for backends that multiply random numbers. The numbers
-hold without power measurement; with it, a run takes a second. A run consists of 12 rounds: two times three rounds to
-warm up, and six timed rounds. In each round, TRTLLM launches one matmul, whose weights exceed L2, and SGLang launches
-six. vLLM is missing, because its layers keep uninitialized weights in bf16 and fp8 (`collector/vllm/collect_gemm.py`).
-On an A100, its matmuls run like matmuls of zeros, at 0.95 of the peak rate, while other backends reach 0.85."""
+"""Number of launches in one run of aiconfigurator's collectors without power measurement, for backends that multiply
+random numbers: 12 rounds with one matmul (TRTLLM) or six (SGLang). vLLM is missing, because its layers keep
+uninitialized weights in bf16 and fp8 (`collector/vllm/collect_gemm.py`)."""
 RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
-"""Data type that a backend's collector actually multiplies; SGLang's bfloat16 is f16. SGLang's fp8 matmuls are missing,
-because they include a conversion. TensorRT-LLM's int8 matmuls (`sq`) are missing, because they are timed in a single
-launch."""
+"""Data type that a backend's collector actually multiplies. SGLang's fp8 matmuls include a conversion, and
+TensorRT-LLM's int8 matmuls are timed in a single launch, so both are missing."""
 
 _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
@@ -118,13 +114,8 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Compare each power with the powers of its neighbors: the next smaller and larger m with the same n and k.
-
-    Only neighbors that take about the same time are compared.
-
-    Returns:
-        The weight of each power in a fit, and whether the power is wrong, (N,) each.
-    """
+    """Return the weight of each power in a fit, and whether it is wrong, (N,) each, by comparison with the next smaller
+    and larger m with the same n and k, if they take about the same time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25

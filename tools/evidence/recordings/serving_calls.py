@@ -113,8 +113,7 @@ _EXPERT_SIZES = (
 
 
 def _experts(data: Path) -> list[Recording]:
-    """Return the recorded set of mixtures of experts. TensorRT-LLM's recordings show that the networks of the Nemotron
-    family are not gated. These networks count as not gated for all backends."""
+    """Return the recorded mixtures of experts. Nemotron networks count as not gated, as TensorRT-LLM's rows show."""
     columns = fastest(data / "library" / "serving_moe.parquet", _EXPERT_SIZES)
     recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"
     columns["latency_s"] = np.asarray(columns["latency_s"], dtype=float)

@@ -79,11 +79,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def active_experts(sizes: Mapping[str, int]) -> float:
-    """Return the expected number of experts on the busiest GPU that get at least one token.
-
-    Args:
-        sizes: Dimensions of one problem, by name.
-    """
+    """Return the expected number of experts on the busiest GPU that get at least one token."""
     tokens, experts, ep, routing = (np.array([float(sizes[name])]) for name in ("tokens", "experts", "ep", "routing"))
     return float(_routed(tokens * sizes["topk"], tokens, experts, ep, routing)["active"][0])
 

@@ -48,12 +48,8 @@ _CORE_SHARE = 0.8
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine: first `timed`, then the tiles for single and for batched matmuls.
-
-    Args:
-        products: Engine object that receives the tiles.
-        timed: Tiles whose time is a feature, as (rows, columns, number of parts of the reduction).
-    """
+    """Pass the tiles of a GPU to the engine: `timed`, as (rows, columns, parts of the reduction), whose time is a
+    feature, then the tiles for single and for batched matmuls."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]

@@ -28,7 +28,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the import spec of Triton or torch, whose loader starts the capture. None for other modules."""
+        """Return an import spec of Triton or torch that starts the capture, or None for other modules."""
         if name not in _WATCHED or self._looking:
             return None
         self._looking = True
