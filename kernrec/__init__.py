@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` object is registered in this
-    process.
-    """
+    """Return the name under which `find_gpu` finds a GPU. Register GPU files and `GPU` objects."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -56,9 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Raise an error that suggests a keyword argument if an unknown dimension in the `with` block is probably a
-    typo.
-    """
+    """Suggest a keyword argument if an unknown dimension in the `with` block is probably a typo."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:

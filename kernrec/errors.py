@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 
 class KernrecError(Exception):
-    """kernrec could not complete a request; the message is one line.
-
-    The message may quote an untrusted file, so control characters and line ends are escaped.
-    """
+    """kernrec could not complete a request. Control characters and line ends in the message are escaped."""
 
     exit_status = 1
 
@@ -41,12 +38,7 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `UsageError` with the message "{path} cannot be {done}: ...".
-
-    Args:
-        path: file or folder that the block accesses.
-        done: participle for the message "{path} cannot be {done}", such as "read" or "written".
-    """
+    """Convert an `OSError` in the `with` block to a `UsageError` "{path} cannot be {done}: ..."."""
     try:
         yield
     except OSError as error:
@@ -54,13 +46,7 @@ def file_errors(path: object, done: str) -> Iterator[None]:
 
 
 def cannot_be(done: str, path: object, error: OSError) -> str:
-    """Return the one-line message "{path} cannot be {done}: {reason}".
-
-    Args:
-        done: participle for the message, such as "read" or "written".
-        path: file or folder that could not be accessed.
-        error: the error, which contains the reason.
-    """
+    """Return the one-line message "{path} cannot be {done}: {reason}", where `done` is "read" or "written"."""
     if isinstance(error, FileNotFoundError):
         why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
     else:
@@ -74,11 +60,9 @@ def fold(name: str) -> str:
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
-
-    If names begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates
-    most similar. If no name is similar enough, return the longest name that is a prefix of `typed`.
-    """
+    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation. If names
+    begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates most
+    similar. If no name is similar enough, return the longest name that is a prefix of `typed`."""
     wanted = fold(typed)
     folded: dict[str, str] = {}
     for name in names:
@@ -96,23 +80,16 @@ def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
 _LONGEST = 80
 """Maximum number of characters of a typed name that are compared with known names."""
 _SHORTEST_PREFIX = 3
-"""Minimum length of a name that is suggested because the typed name begins with it. Shorter names, such as `m`, are
-prefixes of too many words.
-"""
+"""Minimum length of a typed prefix of a suggested name. Shorter texts are prefixes of too many words."""
 _LEAST_SIMILARITY = 0.5
-"""Minimum `difflib` ratio of a suggestion. A ratio of 0.5 means that half of the letters match in order, as in `u7` and
-`u8`.
-"""
+"""Minimum `difflib` ratio of a suggestion: half of the letters match in order, as in `u7` and `u8`."""
 _NEAR = 0.6
-"""Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names. The unrelated names
-`speed` and `edp` have a ratio of 0.5.
-"""
+"""Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names."""
 _FEW = 12
 """Maximum number of names that a message lists in full if no name is similar to the typed name."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    """Return the `difflib` ratio of two names (0 to 1), and whether one name is an anagram of the other."""
     from difflib import SequenceMatcher  # imported only for an error
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
@@ -125,14 +102,8 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """Return a `UsageError` for an unknown name; its message suggests similar names.
-
-    Args:
-        kind: kind of thing that the name should denote, such as "GPU".
-        typed: the unknown name.
-        choices: all known names.
-        see: command that lists all known names, or None if there is no such command.
-    """
+    """Return a `UsageError` that suggests names similar to `typed`. `kind` is the kind of thing, such as "GPU", and
+    `see` a command that lists all names."""
     names = list(choices)
     wanted = str(typed)[:_LONGEST]
     close = nearest(wanted, names)

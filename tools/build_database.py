@@ -208,7 +208,6 @@ def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
 
 
 def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:
-    """Return `count` random variants, each with one architecture. All architectures occur equally often."""
     draw = random.Random(seed)
     architectures = sorted({sm for variant in variants for sm in variant.configs})
     draw.shuffle(architectures)

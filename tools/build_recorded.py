@@ -161,7 +161,6 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
 
 
 def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    """Delete a power far above the GPU's power limit, and replace a power slightly above the limit by the limit."""
     limit_w = find_gpu(row["gpu"]).tdp_w
     if row[POWER] is not None and row[POWER] > limit_w:
         above = row[POWER] > LEEWAY * limit_w
@@ -240,7 +239,6 @@ def _rounded(value: float) -> float:
 
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
-    """Yield each recorded row of serving backends with the columns that all ops share."""
     file = f"serving_{name}"
     columns = f"* REPLACE ({power_of(file)} AS {POWER})"
     for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
@@ -333,14 +331,8 @@ def _rows(library: Path, op: str) -> Iterator[Row]:
 
 
 def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
-    """Yield linear layers that were recorded with the newest serving backends.
-
-    Their power was not recorded. The recorder cycles through five or six copies of the weights. Small copies stay in
-    L2.
-
-    Yields:
-        The key of a row, as in `build`, and the row's new columns.
-    """
+    """Yield (key as in `build`, new columns) of linear layers that the newest serving backends ran, without power. The
+    recorder cycles through five or six copies of the weights; small copies stay in L2."""
     backends = {name.upper(): backend for name, backend in BACKENDS.items()}
     for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
         variant = "static scales" if raw["dtype"] == "fp8_static" else ""

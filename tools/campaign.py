@@ -60,7 +60,6 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels in a folder of the checkout, and restart this program with this folder first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")
@@ -131,10 +130,8 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """Return (name, problem) of each layer of the standard workloads that has a kernel.
-
-    Layers of different rows of `broad` in campaign.toml alternate. Repeated problems are skipped.
-    """
+    """Return (name, problem) of each layer of the standard workloads that has a kernel. Layers of different rows of
+    `broad` in campaign.toml alternate. Repeated problems are skipped."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload

@@ -77,11 +77,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 
 
 class Program(NamedTuple):
-    """Program of a suite, with its arguments.
-
-    `check` is `output` if the program prints whether its result is correct, or `status` if only the exit status shows
-    this. `verified` is `right` if the program ran correctly before, or else empty.
-    """
+    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct,
+    or else `status`. `verified` is `right` if it ran correctly before, or else empty."""
 
     suite: str
     name: str
@@ -143,10 +140,7 @@ def main() -> int:
 
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Predict the time of the most frequent launch of each kernel, and print the results.
-
-    The result of this launch counts for all launches of the kernel.
-    """
+    """Print the predicted time of each kernel's most frequent launch, whose result counts for all launches."""
     database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):

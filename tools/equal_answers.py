@@ -115,7 +115,6 @@ class Change:
 
 
 def _ratio(difference: str) -> float:
-    """Return the new number over the old number of a difference, or NaN if these are not two numbers."""
     numbers = _NUMBERS.search(difference)
     if numbers is None:
         return float("nan")
@@ -165,10 +164,8 @@ def extract_release(version: str, folder: Path) -> bool:
 
 
 def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:
-    """Compare the answers of another checkout and of this one to `count` random queries.
-
-    Return 1 if an answer differs, or 2 if `before` is not a checkout.
-    """
+    """Compare the answers of another checkout and of this one to `count` random queries. Return 1 if an answer differs,
+    or 2 if `before` is not a checkout."""
     if not (before / "kernrec" / "__init__.py").is_file():
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2

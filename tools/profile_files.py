@@ -80,11 +80,8 @@ def tokens(source: str) -> list[str]:
 
 
 def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
-    """Return whether two profiles of a variant differ no more than the results of two runs of the compiler.
-
-    Counts that the algorithm determines (arithmetic, global memory, barriers) must be equal. Other counts may differ
-    slightly.
-    """
+    """Return whether two profiles of a variant differ no more than the results of two runs of the compiler. Counts that
+    the algorithm determines (arithmetic, global memory, barriers) must be equal. Other counts may differ slightly."""
     if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
         return False
     first, second = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))

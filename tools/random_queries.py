@@ -24,11 +24,8 @@ from kernrec.store.connection import parquet_rows
 from kernrec.store.recorded import contents
 
 Query = dict[str, Any]
-"""Query as a dictionary.
-
-Its keys are `gpu`, `op` or `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and
-`shape`, or `shapes` for several shapes in one call.
-"""
+"""Query as a dictionary. Its keys are `gpu`, `op` or `kernel`, `dtype`, `layout`, `query` (arguments of
+`kernrec.recommender.Query`), and `shape`, or `shapes` for several shapes in one call."""
 Sizes = dict[str, int]
 Kind = tuple[str, str, str, str | None, bool]
 """(GPU, name of an op or kernel, data type, layout or None, whether the name is that of a kernel)."""
@@ -51,7 +48,6 @@ def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[li
 
 
 def _kind(draw: random.Random) -> Kind:
-    """Draw a kind of queries. Queries of this kind usually have an answer."""
     while True:
         which = draw.random()
         if which < 0.2:  # Choose among the kinds of recorded rows.
@@ -91,7 +87,6 @@ def _recommender() -> Recommender:
 
 @cache
 def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
-    """Return a sample of the shapes of recorded rows, by (GPU, data type, layout)."""
     if op not in contents():
         return {}
     path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"
@@ -145,7 +140,6 @@ def _layout(op: Op, dtype: str) -> str:
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
-    """Draw a power limit, a locked clock, both, or neither."""
     point = {}
     if draw.random() < 0.25:
         watts = draw.uniform(gpu.power_min_w, gpu.power_max_w)
@@ -175,10 +169,8 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
 
 
 def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
-    """Draw a shape that the op accepts. Kernels can index most of these shapes.
-
-    If `plain`, most sizes are multiples of 64 and there is no epilogue, because many single kernels require this.
-    """
+    """Draw a shape that the op accepts. Kernels can index most of these shapes. If `plain`, most sizes are multiples of
+    64 and there is no epilogue, because many single kernels require this."""
     while True:
         shape = _DRAWN[op.name](draw)
         if plain and draw.random() < 0.8:
@@ -196,14 +188,12 @@ _ALIGNED = ("m", "n", "k", "rows", "columns", "head_dim")
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """Draw a log-uniform size from 1 to `most`: a multiple of a power of two, a neighbor of it, or any number."""
     step = draw.choice([1, 1, 8, 16, 32, 64, 128, 256])
     size = round(2 ** draw.uniform(0, log2(most)))
     return min(max(round(size / step) * step + draw.choice([0, 0, 0, 0, 1, -1]), 1), most)
 
 
 def _flags(draw: random.Random, **most: int) -> Sizes:
-    """Draw optional dimensions. Each is usually missing, or else has a value from 1 to the given maximum."""
     return {name: draw.randint(1, high) for name, high in most.items() if draw.random() < 0.12}
 
 

@@ -49,7 +49,6 @@ def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
-    """Return the comments of a table's columns, which follow the columns in CREATE and ALTER statements."""
     comments = {}
     for text in sql:
         created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", text, re.DOTALL)
@@ -62,7 +61,6 @@ def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
 
 
 def _before(sql: Iterable[str], name: str) -> str:
-    """Return the comment above the last statement that creates a table or view, or an empty text."""
     about = ""
     for text in sql:
         if comment := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):

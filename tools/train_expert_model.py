@@ -51,11 +51,8 @@ class Recorded:
         self.near = self.near[self.tried]
 
     def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return features, labels and weights for training.
-
-        All near-best configs and a random sample of the others are included. The weight of a near-best config is lower
-        if the problem has many.
-        """
+        """Return features, labels and weights for training. All near-best configs and a random sample of the others are
+        included. The weight of a near-best config is lower if the problem has many."""
         near, far = np.flatnonzero(self.near), np.flatnonzero(~self.near)
         far = random.choice(far, min(_FAR, len(far)), replace=False)
         weights = np.full(len(near), len(near) ** -0.5), np.full(len(far), _FAR_WEIGHT / len(far))
@@ -64,11 +61,7 @@ class Recorded:
 
 
 def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
-    """Return the near-best configs of each problem, with their times in seconds.
-
-    Raises:
-        AbsentError: The file is missing.
-    """
+    """Return each problem's near-best configs, with times in seconds. Raises `AbsentError` if the file is missing."""
     names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
     near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
     for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):

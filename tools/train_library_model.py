@@ -38,7 +38,6 @@ def _sample(recording: Recording, most: int | None) -> Recording:
 
 
 def _before(recording: Recording, entries: dict[str, Any], trees: dict[str, Any]) -> tuple[Any, Any] | None:
-    """Return the entry and the trees of a recorded set from the last training, or None if it is new."""
     name = recording.recorded.name
     if name not in entries:
         return None

@@ -29,10 +29,8 @@ from kernrec.training.train_model import train
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
 """Settings of the trees for unrecorded GPUs. More or deeper trees rank worse on other GPUs."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
-"""Settings of the trees for recorded GPUs.
-
-They were chosen by top-1 efficiency and error on held-out problems, and by the time of a query.
-"""
+"""Settings of the trees for recorded GPUs. They were chosen by top-1 efficiency and error on held-out problems, and by
+the time of a query."""
 
 
 def main() -> int:

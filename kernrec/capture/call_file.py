@@ -1,4 +1,4 @@
-"""Read call files of CUDA kernels, which describe recorded launches (`kernrec.capture.recorded_calls` writes them)."""
+"""Read call files of CUDA kernels, which describe launches that `kernrec.capture.recorded_calls` recorded."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,6 @@ class CudaCall:
         """Return the predicted time of one launch in seconds, with the block size that the program used.
 
         Args:
-            gpu: GPU for which to predict.
             database: Path of the database for the profiles.
             budget: Maximum number of PTX instructions that a thread block may execute in the emulator.
         """
@@ -64,11 +63,7 @@ def is_cuda_call(path: Path) -> bool:
 
 
 def read_cuda_call(path: Path) -> CudaCall:
-    """Read a call file.
-
-    Raises:
-        UsageError: The file has another format.
-    """
+    """Read a call file. Raises `UsageError` if the file has another format."""
     data = read_toml(path, path.name)
     for key in data:
         if key not in _KEYS:

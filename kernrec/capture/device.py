@@ -1,7 +1,5 @@
-"""Describe a GPU to a captured program: its attributes by number, and the structure `cudaDeviceProp`.
-
-Numbers, names and the order of fields follow the CUDA Runtime API reference, "Device Management" and "cudaDeviceProp".
-"""
+"""Describe a GPU to a captured program: its attributes by number, and the structure `cudaDeviceProp`. Both follow the
+CUDA Runtime API reference, "Device Management" and "cudaDeviceProp"."""
 
 import struct
 from typing import Any
@@ -23,14 +21,12 @@ shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shar
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
 """
-"""Fields of `cudaDeviceProp` in order, with their types in the notation of `struct`. Only CUDA 12 has the fields that
-begin with a minus sign."""
+"""Fields of `cudaDeviceProp` in order, with types as for `struct`. Only CUDA 12 has the fields with a minus sign."""
 _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the attributes of a GPU by the numbers of `cudaDeviceAttr`. Attributes without a value in the emulator are
-    omitted."""
+    """Return the attributes of a GPU that have a value in the emulator, by the numbers of `cudaDeviceAttr`."""
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,
@@ -78,17 +74,11 @@ def attributes(gpu: GPU) -> dict[int, int]:
 
 
 def device_name(gpu: GPU) -> str:
-    """Return the name that a captured program sees for a GPU."""
     return f"{gpu.title} (emulated by kernrec)"
 
 
 def properties(gpu: GPU, version: int) -> bytes:
-    """Return the bytes of the structure `cudaDeviceProp` for a GPU, as in CUDA 12 or 13.
-
-    Args:
-        gpu: GPU to describe.
-        version: Major version of CUDA.
-    """
+    """Return the bytes of the structure `cudaDeviceProp` for a GPU, as in major version 12 or 13 of CUDA."""
     a = attributes(gpu)
     memory_clock, name = a[36], device_name(gpu).encode()[:255]
     values: dict[str, object] = {

@@ -74,21 +74,14 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture that is not newer than `sm`, because a driver could compile it for
-    `sm`.
-
-    If all PTX is for newer architectures, return the PTX for the oldest of them. If there is no PTX, return None.
-    """
+    """Return the PTX for the newest architecture up to `sm`, because a driver could compile it for `sm`. If there is
+    none, return the PTX for the oldest architecture, or None without PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image to `size` bytes.
-
-    Raises:
-        KernrecError: The image is too large or damaged.
-    """
+    """Decompress an image to `size` bytes. Raises `KernrecError` if the image is too large or damaged."""
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
     try:
@@ -98,11 +91,7 @@ def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress data in the LZ4 block format.
-
-    Raises:
-        IndexError: The data is truncated.
-    """
+    """Decompress data in the LZ4 block format. Raises `IndexError` if the data is truncated."""
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
@@ -124,8 +113,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return (decoded length, index of the byte after it). In LZ4, the value 15 of `count` means that more bytes
-    follow."""
+    """Return (decoded length, index of the byte after it). If `count` is 15, more bytes of the length follow."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -136,7 +124,6 @@ def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Decompress data with the zstd library of the system."""
     library = ctypes.util.find_library("zstd")
     if library is None:
         raise KernrecError(f"the program's code is compressed by zstd, and libzstd is not installed; {UNCOMPRESSED}")
@@ -192,7 +179,6 @@ class FunctionFacts:
         """Raise `LaunchError` if a GPU would reject a launch of this kernel.
 
         Args:
-            gpu: The GPU.
             grid: Number of thread blocks along each axis.
             block: Threads per block along each axis.
             shared: Dynamic shared memory per block in bytes.
@@ -215,8 +201,7 @@ class LoadedModule:
     Args:
         number: Number of the module in the program.
         images: Images in the module.
-        texts: PTX of the module: an empty list if it has none, otherwise one text, or one text for each file that was
-            linked.
+        texts: PTX of the module: empty, one text, or one text for each file that was linked.
         free_address: First address for variables that the program did not register.
     """
 
@@ -243,12 +228,10 @@ class LoadedModule:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the PTX text."""
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
     @property
     def module(self) -> Module:
-        """The module's PTX after parsing."""
         if self._parsed is None:
             try:
                 self._parsed = parse(_linked(self._texts))
@@ -257,14 +240,8 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the memory of a variable, and write the variable's value to it: its current value if it has one,
-        otherwise its initial value.
-
-        Args:
-            name: Name of the variable.
-            memory: Memory for the variable.
-            address: Address of the memory.
-        """
+        """Set the memory and address of a variable, and write the variable's current or else initial value to the
+        memory."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -279,18 +256,13 @@ class LoadedModule:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
     def variable(self, name: str) -> Variable:
-        """Return the declaration of a variable.
-
-        Raises:
-            LaunchError: The PTX has no variable of this name.
-        """
+        """Return the declaration of a variable. Raises `LaunchError` if the PTX has no variable of this name."""
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
         return variable
 
     def prepare(self) -> None:
-        """Allocate memory for variables that the program did not register, and put addresses into initial values that
-        need them."""
+        """Allocate memory for variables that the program did not register, and put addresses into initial values."""
         if self._prepared or not self._texts:
             return
         self._prepared = True
@@ -326,11 +298,7 @@ class LoadedModule:
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:
-        """Return the properties of a kernel.
-
-        Raises:
-            LaunchError: The module has no PTX, or its PTX has no kernel of this name.
-        """
+        """Return the properties of a kernel. Raises `LaunchError` if the module has no PTX of this kernel."""
         if not self._texts:
             targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
             raise LaunchError(
@@ -369,8 +337,7 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
 
 
 def _linked(texts: Sequence[str]) -> str:
-    """Combine the PTX of several files into one text: the header of the first file, then the declarations of all
-    files."""
+    """Combine the PTX of several files into one text: the header of the first file, then all declarations."""
     return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
 
 

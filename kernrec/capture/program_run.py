@@ -36,7 +36,7 @@ _EXPORTS = {
 
 
 def libraries() -> Path:
-    """Return the folder that contains the compiled replacement libraries. If it does not exist, compile them first.
+    """Return the folder of the compiled replacement libraries, after compiling them if it does not exist.
 
     Raises:
         KernrecError: The system is not Linux or has no C++ compiler, or the compiler fails.
@@ -113,25 +113,15 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the public functions of a library, with the value that a trivial function returns.
-
-    In the list of functions, `call=5` denotes a function that writes 5 to the address in its first argument and
-    succeeds. `call=` denotes a function that only succeeds. All other functions have the value None here: they are
-    either defined in the C++ sources or missing.
-
-    Args:
-        name: Name of the library, `driver` or `runtime`.
-    """
+    """Return the public functions of the library `driver` or `runtime`, with the value that a trivial function writes
+    to its first argument (`call=5`), an empty value if it only succeeds, or None if it is not trivial."""
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
 
 
 def _stubs(name: str) -> str:
-    """Return C++ code with a stub for each public function of a library.
-
-    A function in the C++ sources takes precedence over its stub. The stub of a missing function reports the function's
-    name and ends the program.
-    """
+    """Return C++ code with a stub for each public function of a library. C++ sources take precedence over stubs. The
+    stub of a missing function reports the function's name and ends the program."""
 
     def stub(call: str, value: str | None) -> str:
         if value is None:
@@ -215,8 +205,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
-    """Wait for processes to connect to a socket, and serve the CUDA calls of each in a thread, until the socket is
-    closed."""
+    """Serve the CUDA calls of each process that connects to a socket in a thread, until the socket is closed."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -227,7 +216,7 @@ def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -
 
 
 def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
-    """Compile a CUDA program that consists of one file, and link it with the replacement of the runtime library."""
+    """Compile a CUDA program of one file, and link it with the replacement of the runtime library."""
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():
@@ -274,14 +263,8 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 
 
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
-    """Return the environment variables with which Python programs of a command capture launches of Triton functions.
-
-    Args:
-        command: The command.
-        folder: Folder for call files.
-        gpu: The GPU that the program sees.
-        refused: File to which the program writes the launches that it cannot capture.
-    """
+    """Return the environment variables with which Python programs of a command write launches of Triton functions to
+    `folder`, and launches that cannot be captured to the file `refused`."""
     if importlib.util.find_spec("triton") is None:
         return {}
     from kernrec.triton.calls.hooks import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE

@@ -40,8 +40,7 @@ from kernrec.util.files import write_whole
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp. The last range contains several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of call files per kernel. Each further launch is counted in the call whose number of threads is
-closest."""
+"""Maximum number of call files per kernel. Further launches count in the call with the closest number of threads."""
 LARGEST_CONTENT = 64 << 20
 """Maximum size in bytes of a buffer whose contents are written to a file."""
 _LARGEST_VARIABLE = 256 << 10
@@ -69,7 +68,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Contents of buffers by name. They are removed from memory when `save_contents` writes them to files."""
+    """Contents of buffers by name, until `save_contents` moves them to files."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -102,11 +101,9 @@ class Recorder:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         """Folder for the contents of buffers, because they may be larger than the memory."""
         self.launches = 0
-        """Number of launches that were recorded so far."""
         self.called = False
-        """Whether any process of the program made a CUDA call."""
         self.refused: set[str] = set()
-        """Launches of Triton functions that a call file cannot describe: each text contains the function and the
+        """Launches of Triton functions that a call file cannot describe, each as a text with the function and the
         reason."""
 
     @property
@@ -115,12 +112,12 @@ class Recorder:
         return len(self._calls)
 
     def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
-        """Record a launch. This must be called before the launch runs, because it may change its buffers.
+        """Record a launch, before it runs and changes its buffers.
 
         Args:
             module: Code of the kernel.
             launch: Launch to record.
-            allocations: Sizes in bytes of the allocations in the last address range to which arguments point, by their
+            allocations: Sizes in bytes of the allocations in the last address range to which arguments point, by
                 address.
         """
         with self._lock:
@@ -139,13 +136,7 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the recorded launches to call files.
-
-        Args:
-            folder: Folder for the files, which is created if needed.
-
-        Returns:
-            Paths of the call files.
+        """Write the recorded launches to call files in a folder, which is created if needed, and return their paths.
 
         Raises:
             UsageError: The folder cannot be written to.
@@ -185,7 +176,7 @@ class _Description:
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
         """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
-        Buffers are numbered from 1, and 0 means that the value is not a pointer."""
+        Buffers are numbered from 1; number 0 means that the value is not a pointer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -196,8 +187,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, or None if there is
-        none."""
+        """Return (first address, memory) of the buffer or allocation that contains an address, if there is one."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -208,21 +198,13 @@ class _Description:
         return (start, buffer) if slot != SLOTS and address < start + buffer.nbytes else None
 
     def _image_at(self, handle: int) -> Image | None:
-        """Return the texture or surface that has a given handle, or None if there is none."""
         number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
         images = list(self._launch.images.values())
         return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
-        """Return the values with which to initialize a structure in PTX.
-
-        Each value is a byte or, if the structure contains pointers, a word of 8 bytes. A pointer is written as the
-        address of a variable.
-
-        Args:
-            structure: Bytes of the structure.
-            memory_of: Memory to which structures point, by address. The function adds the memory for this structure.
-        """
+        """Return the values that initialize a structure in PTX: bytes or, if the structure contains pointers, words of
+        8 bytes. Pointers are addresses of variables. Add the structure's memory, by address, to `memory_of`."""
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
         if len(structure) % POINTER_BYTES or not any(places):
@@ -234,11 +216,8 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that is equal for equal launches. The values of floating-point arguments do not affect it.
-
-        Args:
-            exact: Whether the contents of buffers affect the key, provided that they affect addresses or run time.
-        """
+        """Return a key that is equal for equal launches, whatever their floating-point arguments. If `exact`, contents
+        of buffers that affect addresses or run time also affect the key."""
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
         arguments = [
@@ -319,13 +298,7 @@ def _shape(image: Image) -> list[int]:
 
 
 def _texture(name: str, image: Image, file: str) -> str:
-    """Describe a texture in the form of a call file.
-
-    Args:
-        name: Name of the texture.
-        image: The texture.
-        file: Name of the file with its texels. If empty, the texels are random.
-    """
+    """Describe a texture in the form of a call file. The texels are in `file`, or random if its name is empty."""
     sampler = image.sampler
     modes = [sampler.filter, sampler.address, *(["normalized"] if sampler.normalized else [])]
     modes += ["unit_range"] if sampler.unit_range else []
@@ -358,7 +331,6 @@ def _scalar(parameter: Variable, raw: bytes) -> str | None:
 
 
 def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
-    """Return PTX in which the initial values of some variables are replaced."""
     for name, data in values.items():
         numbers = ", ".join(map(str, data))
         space = r"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)"
@@ -380,15 +352,8 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX in which structures that a kernel receives by value are constants instead of parameters.
-
-    A GPU keeps both parameters and constants in constant memory.
-
-    Args:
-        ptx: PTX text.
-        entry: Name of the kernel.
-        structures: Values of each structure by the name of its parameter (`_words`).
-    """
+    """Return PTX in which structures that a kernel receives by value are constants instead of parameters, with values
+    by parameter from `_words`. A GPU keeps both in constant memory."""
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():
         declared = re.compile(

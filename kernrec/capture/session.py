@@ -1,8 +1,7 @@
 """Serve the CUDA calls of one process of a captured program: memory, code, textures and launches.
 
-The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings. It is
-sent as the number of strings, the length of each string, and then their bytes. The first string of a reply is the
-number of a CUDA error, or 0.
+The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings: their
+number, their lengths, and then their bytes. A reply begins with the number of a CUDA error, or 0.
 """
 
 import array
@@ -52,8 +51,8 @@ class Textures:
             extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
             place: Bytes from one row to the next, or 0 if rows are contiguous; and flags of the CUDA array.
-            modes: The address mode; and whether to filter, to read integers as numbers from 0 to 1, and to use
-                normalized coordinates.
+            modes: The address mode; and whether to filter, to normalize integers to [0, 1] and to normalize
+                coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -88,10 +87,8 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return the buffers together with those of the images, and the images by name.
-
-        If the rows of an image have gaps between them, the buffer is a copy of the rows without gaps.
-        """
+        """Return the buffers together with those of the images, and the images by name. A buffer is a copy if the rows
+        of its image have gaps."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -118,7 +115,7 @@ _RECENT = 16
 _MOST_KEPT = 1 << 18
 """Maximum number of threads of a cooperative launch that is kept in memory. All its threads need registers at once."""
 _TOGETHER = 1 << 22
-"""Maximum number of threads of a cooperative launch. All its threads run at the same time."""
+"""Maximum number of threads of a cooperative launch, which all run at the same time."""
 
 
 class Session:
@@ -139,8 +136,8 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Emulations of recent launches, keyed by everything that cannot change in an emulation. The mapping is cleared
-        when memory or code changes."""
+        """Emulations of recent launches, keyed by everything that cannot change in an emulation. Changes of memory or
+        code clear the mapping."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,
             b"map": self._map,
@@ -209,7 +206,6 @@ class Session:
         return b"".join(parts)
 
     def _descriptor(self) -> int:
-        """Receive a file descriptor that the process sends."""
         room = socket.CMSG_SPACE(array.array("i").itemsize)
         _, messages, _, _ = self._connection.recvmsg(1, room)
         files = array.array("i")

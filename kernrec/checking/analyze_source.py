@@ -1,7 +1,5 @@
-"""Analyze and explain kernel sources: bottleneck, slow lines, better block sizes and power limits.
-
-An untrusted source is analyzed in a process with limits (`analyze_source`), the user's own source in this process.
-"""
+"""Analyze and explain kernel sources: bottleneck, slow lines, better block sizes and power limits. An untrusted source
+is analyzed in a process with limits (`analyze_source`), the user's own source in this process."""
 
 import os
 import re
@@ -41,11 +39,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze the source of a kernel.
-
-    With a spec, all configs of the spec are analyzed. Without a spec, one launch is analyzed, and other block sizes for
-    it.
-    """
+    """Request to analyze all configs of a kernel spec or, without a spec, one launch and other block sizes for it."""
 
     source: str
     """Text of the source in CUDA C++ or PTX."""
@@ -64,21 +58,14 @@ class SourceAnalysis:
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Analyze a source in a process with limits.
-
-    Nothing is stored, because the profiles are deleted at the end.
-
-    Args:
-        wanted: Source and launch to analyze.
-        limits: Limits of time, memory and sizes.
+    """Analyze a source in a process with limits. Nothing is stored, because the profiles are deleted at the end.
 
     Returns:
         The same values as `kernrec analyze --json`, and an explanation of the top recommendation.
 
     Raises:
         UsageError: The source, the spec or the launch cannot be used.
-        KernrecError: The source does not compile or takes too long, or no config can be profiled. The message has one
-            line.
+        KernrecError: The source does not compile or takes too long, or no config can be profiled.
     """
     limits = limits or Limits()
     file = file_of(wanted.source)
@@ -100,12 +87,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Analyze a source. This runs in the process with limits.
-
-    Args:
-        request: Request from `analyze_source`, as JSON values.
-        folder: Private folder of the process.
-    """
+    """Analyze a source for a request from `analyze_source`. This runs in the process with limits."""
     objective, top, inputs = request["wanted"]["query"]
     query = Query(objective_named(objective), top=top, inputs=inputs)
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
@@ -122,16 +104,13 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Analyze a source in this process.
+    """Analyze a source in this process. Return the analysis, and notes on how the source was read.
 
     Args:
         wanted: Source and launch to analyze.
         folder: Folder for the source.
         database: Path of the database for the profiles.
         processes: Number of processes that emulate.
-
-    Returns:
-        The analysis, and notes on how the source was read.
 
     Raises:
         UsageError: The source, the spec or the launch cannot be used.
@@ -184,8 +163,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument in the form of `kernrec check`. An array is described by its type and size, without its
-    values."""
+    """Describe an argument in the form of `kernrec check`, an array by its type and size without its values."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"

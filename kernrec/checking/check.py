@@ -104,14 +104,8 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create arguments from descriptions in the form of `kernrec check`.
-
-    Args:
-        descriptions: Descriptions in the order of the kernel's parameters.
-        limits: Limits of sizes.
-
-    Returns:
-        The arguments by name. A number has no name in its description, so it is named by its position.
+    """Create arguments by name from descriptions in the form of `kernrec check`, in the order of the kernel's
+    parameters. A number is named by its position.
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -140,8 +134,7 @@ class OutputCheck:
     """Comparison of one output of a kernel with its expected values."""
 
     error: float
-    """Largest error of an element. The error of an element is relative to the larger of its value and the output's
-    RMS."""
+    """Largest error of an element, relative to the larger of the element's value and the output's RMS."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
@@ -162,15 +155,13 @@ class CheckResult:
     """Result of checking a kernel."""
 
     outcome: Outcome
-    """`ok`, `incorrect` for a wrong result, `compile`, `timeout` or `crash`. A crash is an access out of bounds or
-    misaligned, a data race in shared memory, a deadlock, an endless loop, an unknown instruction, or a lack of
-    memory."""
+    """`ok`, `incorrect` (wrong result), `compile`, `timeout` or `crash` (out-of-bounds or misaligned access, data race
+    in shared memory, deadlock, endless loop, unknown instruction, or lack of memory)."""
     message: str
     """Description of the error in one line, or an empty string if the outcome is `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Numbers of events that the emulator counted, as `kernrec check` prints them. Empty if the kernel did not
-    finish."""
+    """Numbers of events that the emulator counted, as in `kernrec check`. Empty if the kernel did not finish."""
     registers: int | None
     """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
@@ -217,9 +208,8 @@ def check(
 
     Args:
         launch: Source, arguments and launch. The arrays in it do not change.
-        reference: For each output, the expected array or a NumPy expression over the arguments. Alternatively, a
-            function that receives the arguments by name and returns the expected arrays by name. If None, nothing is
-            compared.
+        reference: For each output, the expected array or a NumPy expression over the arguments; or a function that
+            receives the arguments by name and returns the expected arrays by name. If None, nothing is compared.
         tolerance: Largest error that counts as correct. By default, the rounding error, and 0 for integers.
         limits: Limits of time, memory and sizes.
 

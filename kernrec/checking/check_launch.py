@@ -117,7 +117,7 @@ def check_launch(
 
 
 def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return which kinds of memory can be checked without false findings, and a note on each check that is skipped."""
+    """Return which kinds of memory can be checked without false findings, and a note on each skipped check."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -129,11 +129,8 @@ def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[Checked
 
 
 def _has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether it is harmless that a load reads a value that nothing wrote.
-
-    This is the case if the value is only stored to shared memory again, as when a stencil moves its planes. It is also
-    the case if the compiler moved the load ahead of a condition under which the program reads the value.
-    """
+    """Return whether it is harmless that a load reads an unwritten value: the value is only stored to shared memory
+    again, as in a stencil, or the compiler moved the load ahead of a condition."""
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
@@ -144,12 +141,8 @@ def _has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register only affects selections between values, and their conditions also depend on other
-    values.
-
-    Compilers produce such code if they move a load ahead of a condition. Arithmetic results of the register are
-    followed for up to `steps` instructions.
-    """
+    """Return whether a register, or a result of it within `steps` instructions, only affects selections whose
+    conditions also depend on other values. Compilers produce such code if they move a load ahead of a condition."""
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
@@ -186,8 +179,7 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield chunks of block numbers: first those at the start of the grid, then those at its end, then a sample of the
-    rest."""
+    """Yield chunks of block numbers: the start of the grid, then its end, then a sample of the rest."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
@@ -255,8 +247,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
         words: Name of the kernel, and what the user specified about its launch.
         gpu: GPU for which to compile.
         seconds: Maximum run time of the launch.
-        zeros: Whether arrays of integers with unknown values contain zeros, because any other value may be out of
-            range.
+        zeros: Whether integer arrays with unknown values contain zeros, because other values may be out of range.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -284,11 +275,8 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process.
-
-    Raises:
-        CompileError: The compiler rejects the source.
-    """
+    """Compile a source with line information, in a separate process. Raises `CompileError` if the compiler rejects
+    it."""
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
     )
@@ -298,8 +286,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config that has the block size of the launch in the host code, or the first possible config if there
-    is none."""
+    """Return the config with the block size of the launch in the host code, or else the first possible config."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:

@@ -1,8 +1,7 @@
-"""Run a task on an untrusted source in a child process, and report its outcome in one line.
+"""Run a task on an untrusted source in a child process with limits, and report its outcome in one line.
 
-    parent: request.json and arrays in a folder -> child with limits (`kernrec.checking.worker`) -> result.json, arrays
-
-If a source crashes the compiler or the emulator, only the child process ends.
+The parent writes `request.json` and arrays to a folder, and the child (`kernrec.checking.worker`) writes `result.json`
+and arrays. If a source crashes the compiler or the emulator, only the child process ends.
 """
 
 import json
@@ -24,8 +23,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks (a few seconds). A kernel that runs more counts as an
-endless loop."""
+"""Maximum number of PTX instructions for a batch of thread blocks (a few seconds), against endless loops."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed. They exceed `time_s`, because other processes may use the CPU at the
-        same time."""
+        """Seconds after which a process is killed. They exceed `time_s`, because other processes may use the CPU,
+        too."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -59,11 +57,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Permanently limit this process and its children.
-
-    Args:
-        limits: Limits of time and memory.
-        folder: The only folder to which the process may write.
+    """Permanently limit this process and its children, which may write only to `folder`.
 
     Returns:
         Whether access to files is now restricted to this folder and to files that are needed to run.
@@ -185,8 +179,7 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
 
 
 _NAME = "array."
-"""Prefix of the names of arrays in a file. Without it, a name could equal a parameter of `numpy.savez`, such as
-`file`."""
+"""Prefix of the names of arrays in a file, so that they differ from the parameters of `numpy.savez`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -94,8 +94,7 @@ class Describer:
             kernel: Name of the kernel in the source.
             function: The kernel that ran, with its calls inlined.
             ptx: PTX text of the kernel, compiled with line information.
-            origins: For each line of the source that was compiled, its original file and line. Empty if an original
-                file was compiled.
+            origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
@@ -152,8 +151,7 @@ class Describer:
             buffers: Names of the launch's buffers, in the order of their addresses.
 
         Returns:
-            The finding, or None if the message does not describe an error of the kernel, for example because the
-            emulator does not support an instruction.
+            The finding, or None if the kernel is not at fault, for example if the emulator lacks an instruction.
         """
         match = _PLACE.match(error)
         text = _before_buffer(match[4] if match else error.partition(": ")[2] or error, buffers)
@@ -177,12 +175,8 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Change the message of an access whose address is shortly before a buffer: describe it as an access before this
-    buffer.
-
-    The emulator gives each buffer its own range of addresses, and a message names the buffer whose range contains the
-    address. With a negative index, this is the range of the previous buffer.
-    """
+    """Describe an access shortly before a buffer, as with a negative index, as an access before this buffer. The
+    emulator's message names the previous buffer, whose range contains the address."""
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
     if address is None or rest < _BUFFER_RANGE // 2 or number >= len(buffers):
@@ -197,13 +191,8 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML with a test case for each kernel.
-
-    Args:
-        file: Name of the program.
-        kernels: Findings for each kernel that was checked, by kernel.
-        errors: For each other kernel, the reason why it could not be checked.
-    """
+    """Return a JUnit report in XML for a program: a test case with the findings for each checked kernel, or with the
+    reason why it could not be checked."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

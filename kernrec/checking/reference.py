@@ -1,8 +1,7 @@
 """Evaluate expected outputs, given as NumPy expressions: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
 
 Expressions may contain only arithmetic, comparisons, indices, slices and the functions listed here. kernrec evaluates
-the syntax tree of an expression itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain
-integers.
+the syntax tree itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain integers.
 """
 
 import ast
@@ -44,11 +43,7 @@ _MOST_LETTERS = 4000
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of an expression.
-
-    Args:
-        text: The expression.
-        arrays: Arrays and numbers that the expression may use, by name.
+    """Return the value of an expression over arrays and numbers, given by name.
 
     Raises:
         UsageError: The text contains something that is not allowed in expressions, or its evaluation fails.
@@ -115,11 +110,7 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return the result of a function.
-
-    Raises:
-        UsageError: The result is an array of objects, which could grow without bounds.
-    """
+    """Return the result of a function. Raises `UsageError` for an array of objects, which could grow without bounds."""
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")

@@ -1,9 +1,8 @@
-"""Compile and emulate, or analyze, one source. This is the main program of the child in
-`kernrec.checking.child_process`.
+"""Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
-The process imports everything before it loses access to files. At the end, it writes a file `result.json`. The file
-contains `outcome` and either `message` or `result`; or only `misuse`, if the caller made an error; or only `missing`,
-if a package is not installed.
+The process imports everything before it loses access to files. At the end, it writes a file `result.json` with
+`outcome` and either `message` or `result`; or only `misuse`, if the caller made an error; or only `missing`, if a
+package is not installed.
 """
 
 import contextlib

@@ -12,14 +12,12 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python's garbage collector runs during a query. A query creates few reference
-cycles, but with Python's default of 700, the collector would run about ninety times.
-"""
+"""Number of new objects after which garbage is collected in a query. With Python's 700, it would run 90 times."""
 
 
 def main() -> None:
-    """Run the `kernrec` command."""
     # One thread is enough for a query, and each thread of OpenBLAS costs memory and time.
+    """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _QUERIES.intersection(sys.argv[1:2]):
         gc.set_threshold(_OBJECTS)

@@ -67,11 +67,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several call files, or all call files in a folder. Continue if the analysis of a file fails.
-
-    Raises:
-        KernrecError: At least one call file could not be analyzed.
-    """
+    """Analyze several call files. Continue after failures, and raise `KernrecError` at the end if there were any."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.analyze_program import ProgramTimes
 
@@ -106,15 +102,7 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -> "Analysis":
-    """Analyze one kernel on one GPU, and print the result.
-
-    If the kernel cannot be predicted and --measure was given, print only the measurements and exit.
-
-    Args:
-        wanted: Options of the command.
-        silent: Whether to print nothing on standard output.
-        notes: Whether to print the notes.
-    """
+    """Analyze one kernel on one GPU, and print the result unless `silent` is set."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
@@ -188,16 +176,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Analyze a kernel, and report progress.
-
-    Args:
-        kernel: Kernel to analyze.
-        problem: Problem to analyze the kernel for.
-        gpu: GPU to analyze the kernel for.
-        wanted: Options of the command.
-        files: Path of the database, and the folder of the kernel's files.
-        progress: Progress report to update.
-    """
+    """Analyze a kernel, and report progress."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -267,12 +246,7 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel that cannot be predicted, print only the measurements, and exit if they ended early.
-
-        Args:
-            why: Error that prevents predictions.
-            as_json: Whether to print JSON.
-        """
+        """Measure a kernel that cannot be predicted, print the measurements, and exit if they ended early."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"there are only measurements, no predictions: {why}"])

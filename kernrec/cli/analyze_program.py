@@ -43,11 +43,7 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the names of the kernels to analyze.
-
-    The result is the kernel that the user named, or otherwise all kernels of a CUDA file. None stands for the only
-    kernel of a file.
-    """
+    """Return the kernel that the user named, or all kernels of a CUDA file. None stands for a file's only kernel."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.draft import kernel_names
@@ -61,9 +57,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """Analyze several kernels or several GPUs, and print a table.
 
     Args:
-        wanted: Options of the command. Options that describe a launch require a single kernel.
         entries: Names of the kernels. None stands for the file's only kernel.
-        gpus: Names of GPUs.
         run: Function that analyzes one kernel on one GPU.
 
     Raises:

@@ -23,10 +23,7 @@ from kernrec.version import __version__
 
 
 class OnceCommand(TyperCommand):
-    """Command that rejects repeated options. Typer would silently use the last value.
-
-    Options that accept several values may be repeated.
-    """
+    """Command that rejects repeated options. Typer would silently use the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments as Typer does, but raise `UsageError` if an option that accepts one value is repeated."""
@@ -39,10 +36,7 @@ class Commands(typer.Typer):
     """Typer application whose commands are `OnceCommand`s."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function as a command, with its docstring as help text.
-
-        The lines of each paragraph are joined, so that Typer can wrap them at the width of the terminal.
-        """
+        """Register a function as a command, with its docstring as help text in unwrapped paragraphs."""
 
         def register(function: Callable[..., Any]) -> Any:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
@@ -71,18 +65,13 @@ COMMANDS = {
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
-"""Location of each command's function in `kernrec.cli`, as `module.function`. For a command group, it is the location
-of a Typer application.
-"""
+"""Location of each command's function or Typer application in `kernrec.cli`, as `module.function`."""
 
 _DATABASE = "Database to use instead of your own, with any command that has one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return a Typer application with the given commands.
-
-    Importing all commands takes longer than a query, so a query imports only its own command.
-    """
+    """Return a Typer application with the given commands. A query imports only its own command to save time."""
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -118,11 +107,7 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line, and return the exit status.
-
-    Args:
-        arguments: Words of the command line, without the name of the program.
-    """
+    """Run a command line, given as words without the name of the program, and return the exit status."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # The user closed the stream (`>&-`): discard its output.
@@ -166,11 +151,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Remove the option --db, which may be at any position, from the words of a command line.
-
-    Returns:
-        The other words, and the values of --db.
-    """
+    """Separate the values of --db, which may be at any position, from the other words of a command line."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

@@ -103,11 +103,7 @@ def _print_entries(wanted: AuditOptions) -> None:
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Parse the option --engine, such as `sglang==0.5.3,triton==3.4.0`.
-
-    Returns:
-        The engine, its version, and the version of Triton. A version is None if it is not given.
-    """
+    """Parse the option --engine (`sglang==0.5.3,triton==3.4.0`) into engine, engine version and Triton version."""
     pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:
@@ -132,7 +128,6 @@ def _print_files(audit: "ServingAudit") -> None:
 
 
 def _short(audited: "AuditedFile") -> str:
-    """Return the name of a tuned file with `*` instead of the long GPU name."""
     from kernrec.recommender.serving.tuned_files import divided
 
     parts = divided(audited.file.name)

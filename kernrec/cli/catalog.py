@@ -139,14 +139,7 @@ def _list_kernels(form: Form) -> None:
 def _list(
     rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], shown: tuple[str, ...], form: Form
 ) -> None:
-    """Print a list of GPUs, operators or kernels.
-
-    Args:
-        rows: Values by column. All rows have the same columns.
-        formats: Functions that format the values of a column as text, keyed by column.
-        shown: Columns of a normal table. Other formats contain all columns.
-        form: Format of the output.
-    """
+    """Print a list as a table with the columns in `shown`, or in another format with all columns."""
     if form is Form.JSON:
         print_json(rows)
         return

@@ -86,10 +86,7 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether to check the launches in the program's host code.
-
-    This is possible if there are such launches and the user's arguments set only device variables.
-    """
+    """Return whether the host code has launches and the user's arguments set only device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -143,16 +140,7 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check the kernels of a program with the launches in its host code.
-
-    Args:
-        wanted: Options of the command.
-        path: Path of the program.
-        entry: Name of the only kernel to check, or None to check all kernels.
-
-    Returns:
-        The results keyed by kernel, and for each kernel that could not be checked, the reason.
-    """
+    """Check kernels with the launches in the host code. Return results, and the reason for each unchecked kernel."""
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
@@ -176,14 +164,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
 
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
-    """Print the errors that were found.
-
-    Args:
-        wanted: Options of the command.
-        results: Results, keyed by kernel.
-        errors: Reasons why kernels could not be checked, keyed by kernel.
-        has_counts: Whether to print counts of instructions and memory accesses for a kernel without errors.
-    """
+    """Print the errors of each kernel. If `has_counts`, also print counts for a kernel without errors."""
     if wanted.as_json:
         answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
         answers |= {name: {"error": error} for name, error in errors.items()}
@@ -221,10 +202,7 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into the path of the file and the name of the kernel.
-
-    The name is None if only the file is given.
-    """
+    """Split `kernel.cu:name` into file path and kernel name. The name is None if only the file is given."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

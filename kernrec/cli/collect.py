@@ -29,11 +29,7 @@ _SHOWN = 12
 
 
 def present(text: str) -> str:
-    """Check that the value of --gpu can name a GPU of this machine, and return the value.
-
-    Raises:
-        UsageError: The value is a GPU file, which describes a GPU for predictions.
-    """
+    """Return the value of --gpu. Raise `UsageError` for a GPU file, which describes a GPU for predictions."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
@@ -117,12 +113,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Parse the option --budget.
-
-        Returns:
-            The budget of time or configs, and the mean regret at which the strategy `refine` stops, or None if it is
-            not limited.
-        """
+        """Return the budget, and the mean regret at which the strategy `refine` stops (None if not limited)."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -202,10 +193,6 @@ def collect(wanted: CollectOptions) -> None:
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
-    Args:
-        replay: Value of --replay, or None to measure.
-        db: Value of --db, or None.
-
     Returns:
         Paths of the recording and the database. Each is None if the user did not select it and there is no default.
 
@@ -235,10 +222,7 @@ def limit_text(point: "OperatingPoint") -> str:
 
 
 class Stop:
-    """Context manager that catches SIGINT and SIGTERM, so that a measurement can stop and save its results.
-
-    Calling the object returns whether a signal has arrived. A second signal ends the program as usual.
-    """
+    """Context manager that catches the first SIGINT or SIGTERM. Calling it returns whether a signal has arrived."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -294,7 +278,6 @@ def run_each(
     Args:
         measure: Function that measures. Its arguments are a function that reports progress, and a function that returns
             whether to stop. It returns the result of each power limit and clock.
-        show: Function that prints a result. It is also called for a measurement that ended early.
     """
     from kernrec.cli.progress import display
 
@@ -354,13 +337,7 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:
-    """Print the result of the strategy `refine`: numbers of measurements, expected regret, and changed answers.
-
-    Args:
-        refined: The result.
-        objective: Objective of the regret.
-        done: `measured` or `replayed`.
-    """
+    """Print the result of `refine`: numbers of measurements, expected regret, and changed answers."""
     from kernrec.measure.refine_planner import FORECAST_S
 
     plural = "" if refined.problems == 1 else "s"

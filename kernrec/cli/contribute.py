@@ -60,14 +60,7 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Write the measurements that the folder lacks to bundles, one for each GPU.
-
-    Args:
-        database: Database with the measurements.
-
-    Raises:
-        UsageError: The database does not exist, or the folder already has all its measurements.
-    """
+    """Write the measurements that the folder lacks to bundles, one for each GPU."""
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection

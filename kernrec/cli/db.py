@@ -83,15 +83,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import the results of another tuner. With --spec, import them as measurements of the kernel in the spec.
-
-    Args:
-        wanted: Options of the command.
-        path: Path of the database.
-
-    Returns:
-        A summary of the import, and notes on the spec.
-    """
+    """Import the results of another tuner, and return a summary and notes. --spec makes them results of its kernel."""
     from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
@@ -160,7 +152,6 @@ def export(wanted: ExportOptions) -> None:
 
 
 def _op_name(database: Path, op: str) -> str:
-    """Return the name of an op that kernrec knows, or that a user's spec defined in the database."""
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -283,16 +274,7 @@ def _verify_place(name: str, listed: bool) -> None:
 
 
 def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
-    """Add the rows of a bundle to a database.
-
-    Args:
-        path: Path of the bundle.
-        database: Path of the database.
-        untrusted: Whether to accept a bundle that is signed by an unknown key.
-
-    Raises:
-        UsageError: The bundle is signed by an unknown key, and `untrusted` is false.
-    """
+    """Add the rows of a bundle to a database. `untrusted` accepts a bundle that is signed by an unknown key."""
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle
     from kernrec.store.share.place import place_at

@@ -48,13 +48,7 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show the contents of a database.
-
-    Args:
-        path: Path of the database.
-        others: Whether to show the pulled measurements, too.
-        as_json: Whether to print JSON.
-    """
+    """Show the contents of a database. If `others` is true, include the pulled measurements."""
     from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -126,12 +120,7 @@ def _print_pulled(pulled: list[dict[str, Any]], bundles: list[dict[str, Any]]) -
 
 
 def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print a table of contributed measurements.
-
-    Args:
-        title: Title of the table, or None.
-        rows: Rows that `kernrec.store.coverage.contributed` returns.
-    """
+    """Print a table of contributed measurements. `kernrec.store.coverage.contributed` returns the rows."""
     print_rows(title, rows, ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers"))
 
 

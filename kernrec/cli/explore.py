@@ -122,10 +122,7 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the problems to draw Pareto fronts for.
-
-    These are the user's shapes, or otherwise the layers of the network, or of the op's default workload.
-    """
+    """Return the problems for Pareto fronts: the user's shapes, or the layers of the network or the op's workload."""
     from kernrec.page.front import Subject, subject_of
     from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 

@@ -81,10 +81,7 @@ class AnalyzeOptions(options.Options):
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Read the kernel to analyze.
-
-    Returns:
-        The kernel, notes for the user, and the folder of the kernel's files.
+    """Return the kernel to analyze, notes for the user, and the folder of the kernel's files.
 
     Raises:
         UsageError: Options contradict each other, or the kernel cannot be read.

@@ -135,17 +135,12 @@ REMOVED = {
     "db export --shape": "--gpu, --op or --kernel",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacement of each removed command or option. The key of an option contains its command if the option remains valid
-for other commands.
-"""
+"""Replacement of each removed command or option. If other commands still have the option, the key has its command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
 def sentence(error: TyperException) -> str:
-    """Return a one-line message for an error of Typer's parser.
-
-    The message is the parser's own text if there is no better one.
-    """
+    """Return a one-line message for an error of Typer's parser, or the parser's own text if there is no better one."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -187,11 +182,7 @@ def _removed(instead: str) -> str:
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:
-    """Raise `UsageError` if an option that accepts one value is repeated.
-
-    Args:
-        parameters: Options and arguments in the order of the command line.
-    """
+    """Raise `UsageError` if an option that accepts one value is repeated."""
     seen: set[Any] = set()
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)

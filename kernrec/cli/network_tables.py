@@ -38,11 +38,7 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file for a network.
-
-    There is a row for each power limit or clock of a sweep. Without a sweep, there is a row for each layer with its top
-    recommendation.
-    """
+    """Return CSV rows for a network: one for each power limit or clock of a sweep, or otherwise for each layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -68,12 +64,8 @@ def print_network(
     """Print the totals of a network, its slowest layers, the yearly bills, useful next commands and the notes.
 
     Args:
-        answer: Recommendations for the network.
-        form: Format of the tables: normal, wide or Markdown.
-        billed: Yearly bills.
         layers: Number of layers to print, slowest first. By default, a normal table has the layers that take most of
             the time, and other formats have all layers.
-        notes: Printer for the notes.
     """
     _print_totals(answer, form)
     print()
@@ -114,13 +106,7 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print the layers of a network: all layers in their order in the network, or only the slowest layers.
-
-    Args:
-        answer: Recommendations for the network.
-        form: Format of the table. Only a normal table leaves out layers.
-        most: Number of layers to print, or None for the layers that take most of the time.
-    """
+    """Print the layers of a network. A normal table has the `most` slowest, or else those with most of the time."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -175,7 +161,6 @@ def _saved(layer: "LayerAnswer") -> str:
 
 
 def _print_next(answer: "NetworkAnswer", layers: int | None) -> None:
-    """Print options that show more about the network, and the command that shows its slowest layer in detail."""
     count, longest = len(answer.layers), answer.longest(1)[0]
     every = f"--top {count} (all layers) or " if layers is None and len(answer.layers_that_matter) < count else ""
     print_line(f"next: this command with {every}--power-limit sweep (best limit); or the longest layer on its own:")
@@ -227,7 +212,7 @@ def _more(kwh: float | None) -> str:
 
 
 def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
-    """Print the totals of a network at each power limit or clock, the best limit or clock, the bills and the notes."""
+    """Print a network's totals at each power limit or clock, the best limit or clock, the bills and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -268,9 +253,7 @@ def print_comparison(
     Args:
         compared: A row for each GPU and batch size. A row is `Unfit` if the network does not fit in the GPU's memory.
         missing: Notes on GPUs that cannot be compared.
-        form: Format of the output.
         tariff: Number of GPUs and prices for yearly bills, or None to print no bills.
-        notes: Printer for the notes.
     """
     from kernrec.recommender.networks.compare import Unfit, verdict
 
@@ -312,15 +295,7 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of the table that compares GPUs and batch sizes.
-
-    Args:
-        compared: A row for each GPU and batch size.
-        form: Format of the table.
-        dtypes: Whether rows differ in data type.
-        batches: Whether rows differ in batch size.
-        backends: Whether rows differ in backend.
-    """
+    """Return the columns of the comparison. Its rows may differ in data type, batch size and backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]

@@ -38,9 +38,7 @@ def option(text: str, *names: str, panel: str | None = None, **settings: Any) ->
     """Describe an option for Typer.
 
     Args:
-        text: Help text.
         *names: Names of the option, such as `--gpu`. By default, the name is that of the field.
-        panel: Title of the panel in --help.
         **settings: Further arguments of `typer.Option`.
     """
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
@@ -102,9 +100,7 @@ ONE, SEVERAL, OWN = (
 )
 """Help texts of --db for commands that accept one database, several databases, or no --db."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock`. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
-`--power-limit` also accepts `sweep`.
-"""
+"""Values of `--clock` for the best clock per config and for a table over clocks. --power-limit also accepts `sweep`."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
@@ -181,7 +177,7 @@ class Options:
 
     @cached_property
     def batches(self) -> list[int | None]:
-        """Return the batch sizes of --batch. The list contains only None if the workload's default applies."""
+        """Return the batch sizes of --batch, or [None] if the workload's default applies."""
         sizes: list[int | None] = []
         for part in self.batch.split(",") if self.batch is not None else ():
             text = part.strip()
@@ -197,13 +193,7 @@ class Options:
         return read(f"--{name.replace('_', '-')}", text)
 
     def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
-        """Return the request for recommendations for one shape.
-
-        Args:
-            shape: Dimensions such as `m=64,n=64,k=64`, or None for the defaults.
-            gpu: GPU to use instead of the value of --gpu.
-            kernel: Kernel to use instead of the value of --kernel.
-        """
+        """Return the request for one shape, such as `m=64,n=64,k=64`. `gpu` and `kernel` replace --gpu and --kernel."""
         from kernrec.recommender.request import Request
 
         kernel = kernel or self.kernel
@@ -218,11 +208,7 @@ class Options:
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for recommendations for a network.
-
-        The network is --workload, or the default workload of --op. If shapes but no workload are given, each shape is a
-        layer. For an .onnx workload, --shape sets the model's symbolic dimensions.
-        """
+        """Return the request for a network: --workload, the shapes as layers, or the default workload of --op."""
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
@@ -256,11 +242,7 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Return a decorator that turns a function with one parameter into a command for Typer.
-
-    Args:
-        kind: Class of the command's options. The function is called with an object of this class.
-    """
+    """Return a decorator for a command function whose only parameter is an object of the options class `kind`."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)

@@ -45,9 +45,7 @@ _STYLES = {
     "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
     "marked": "1",
 }  # fmt: skip
-"""ANSI codes of cell styles, keyed by the source of an estimate. Two more styles are `unsure` for ranks that may be
-wrong, and `marked` for highlighted cells.
-"""
+"""ANSI codes by source of an estimate, for ranks that may be wrong (`unsure`), and for highlighted cells (`marked`)."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,10 @@ def quantities(
     """Return a column of numbers with three significant digits and a common unit prefix.
 
     Args:
-        name: Heading, without the unit.
         unit: SI unit of the values, such as `s`.
         values: Value of each row in this unit. None results in an empty cell.
         intervals: 90 % interval of each value, or None for a value without an interval. By default, the column has no
             intervals.
-        importance: Importance of the column.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -114,15 +110,7 @@ def estimates(
     importance: int = ALWAYS,
     intervals: bool = True,
 ) -> Column:
-    """Return a column of estimates with their 90 % intervals.
-
-    Args:
-        name: Heading, without the unit.
-        unit: SI unit of the estimates.
-        costs: Estimate of each row. None results in an empty cell.
-        importance: Importance of the column.
-        intervals: Whether to print the intervals.
-    """
+    """Return a column of estimates in the SI unit `unit`, with 90 % intervals. None results in an empty cell."""
     values = [None if cost is None else cost.value for cost in costs]
     ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
     return quantities(name, unit, values, ends if intervals else None, importance)
@@ -138,13 +126,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the width for text on a stream in characters.
-
-    The width is the environment variable `COLUMNS` if it is set, else the width of the terminal, else 100.
-
-    Args:
-        stream: The stream. The default is standard output.
-    """
+    """Return the text width of a stream in characters: `COLUMNS`, or else the terminal's width, or else 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -161,44 +143,23 @@ def in_terminal() -> bool:
 
 
 def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of plain text.
-
-    Args:
-        title: Title of the table, or None.
-        columns: Heading and alignment (`left` or `right`) of each column.
-        rows: Cells of each row.
-    """
+    """Print a table of plain text. Each column is given by its heading and alignment (`left` or `right`)."""
     print_columns(title, text_columns(columns, rows))
 
 
 def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
-    """Print a table.
-
-    Args:
-        title: Title of the table, or None.
-        columns: Columns with all their cells.
-        wide: Whether to print all columns, on several lines if necessary.
-    """
+    """Print a table. A `wide` table has all columns, on several lines if necessary."""
     colored = in_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     print("\n".join(column_lines(title, columns, _width(wide), wide, colored)))
 
 
 def _width(wide: bool) -> int | None:
-    """Return the maximum width of a table in characters, or None for no limit.
-
-    Wide tables have no limit if standard output is not a terminal.
-    """
+    """Return the maximum width of a table in characters, or None if it is wide and not printed on a terminal."""
     return None if wide and not in_terminal() else text_width()
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print rows of values as a table. Numbers are aligned to the right.
-
-    Args:
-        title: Title of the table, or None.
-        rows: Values by column name. There must be at least one row.
-        names: Columns to print, in order. The default is all columns of the first row.
-    """
+    """Print rows of values by column name as a table: the columns `names`, or all columns of the first row."""
     names = names or list(rows[0])
     columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
     print_table(title, columns, [[plain_text(row[name]) for name in names] for row in rows])
@@ -225,10 +186,8 @@ def column_lines(
 
     Args:
         title: Title of the table, or None. A long title is wrapped.
-        columns: Columns in the order of the table.
         width: Maximum width of a line in characters, or None for no limit.
         wide: Whether to show all columns, on several lines if necessary.
-        colored: Whether to print styles as ANSI codes.
     """
     shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
     bands = _arranged(shown, width, wide)
@@ -252,16 +211,7 @@ def column_lines(
 
 
 def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
-    """Distribute the columns over the lines of a row, so that each line fits the width.
-
-    Args:
-        columns: Columns in the order of the table.
-        width: Maximum width of a line in characters, or None for no limit.
-        wide: Whether to show all columns.
-
-    Returns:
-        For each line of a row, its columns and their widths.
-    """
+    """Distribute the columns over the lines of a row, so that each line fits the width in characters."""
     if width is None or _fits(columns, width):
         return [[(column, column.width) for column in columns]]
     if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
@@ -287,10 +237,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
 
 
 def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
-    """Drop the least important columns until the others fit the width.
-
-    If several columns are equally important, the last one is dropped first. `ALWAYS` columns are never dropped.
-    """
+    """Drop the least important columns until the others fit the width. `ALWAYS` columns are never dropped."""
     fitting = list(columns)
     while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
         least = min(column.importance for column in optional)
@@ -303,11 +250,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Reduce the widths of the widest columns, whose text then wraps, until a row fits the width.
-
-    Returns:
-        The width of each column, or None if a row cannot fit.
-    """
+    """Narrow the widest columns, in which text then wraps, until a row fits. Return None if a row cannot fit."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -324,14 +267,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
-    """Yield the text of a band, in which long cells wrap.
-
-    Args:
-        band: Columns that share a line, with their widths.
-        row: Index of the row, or None for the heading.
-        indent: Beginning of each line.
-        colored: Whether to print styles as ANSI codes.
-    """
+    """Yield the lines of a band, in which long cells wrap. Row None is the heading."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -366,7 +302,6 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
     """Wrap a text into lines. A problem key that is too long for a line is broken after a comma.
 
     Args:
-        text: Text without line breaks.
         width: Maximum width of a line in characters, or None to leave the text on one line.
         start: Beginning of the first line.
         below: Beginning of the other lines.
@@ -415,10 +350,7 @@ def print_json(answer: Any) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows of values as CSV.
-
-    Nested values become columns with names such as `outer.inner`. Configs and launches become text.
-    """
+    """Print rows as CSV. Nested values become columns such as `outer.inner`. Configs and launches become text."""
     import csv
 
     cells = flat_rows(rows)
@@ -435,11 +367,7 @@ class NotePrinter:
     """Prints notes on standard error. A note that several answers contain is printed only once."""
 
     def __init__(self, why: bool = False) -> None:
-        """Set up the printer.
-
-        Args:
-            why: Whether to print the explanation of each note below the note.
-        """
+        """Set up the printer. With `why`, the explanation of each note is printed below the note."""
         self._why = why
         self._seen: set[str] = set()
 
@@ -460,14 +388,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line of text. A line that is wider than the stream is wrapped, and the further lines are indented.
-
-    If standard error is not a terminal, lines on it are not wrapped, because a log should have one message per line.
-
-    Args:
-        text: Text without line breaks.
-        stream: Stream to print on. The default is standard output.
-    """
+    """Print a line of text, wrapped to the stream's width (standard output). A log on standard error is not wrapped."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -481,10 +402,7 @@ def one_line(text: str) -> str:
 
 
 def source_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe the source of a row's latency, and the source of its energy if it differs.
-
-    If the latency is transferred, the source of the energy is omitted to save space.
-    """
+    """Describe the source of a row's latency, and the source of its energy if it differs."""
     if (
         recommendation.energy_j is None
         or recommendation.energy_j.source == recommendation.latency_s.source
@@ -495,10 +413,7 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe on which device, how often, when and by whom a config was measured.
-
-    Return an empty string if the config was not measured.
-    """
+    """Describe where, how often, when and by whom a config was measured. An unmeasured config gives an empty string."""
     if (measurement := recommendation.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
@@ -513,7 +428,6 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def _people_text(measurement: "MeasuredOn") -> str:
-    """Describe the number of people who measured a config, and the range of their latencies."""
     assert measurement.spread_s is not None
     low, high = (human(value, "s") for value in measurement.spread_s)
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low

@@ -65,11 +65,7 @@ def _table(state: "State") -> "Table":
 
 
 class Lines:
-    """Prints the progress of a campaign as plain lines.
-
-    It prints all notes, a line when a device begins another problem or another tier of a problem, and then a line every
-    ten seconds.
-    """
+    """Prints campaign progress as plain lines: all notes, each new problem or tier, and a line every ten seconds."""
 
     def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
@@ -96,8 +92,7 @@ class _Device:
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """Time in seconds at which the current tier of the current problem began, and its number of completed steps then.
-    """
+    """Time in seconds at which the current tier of the problem began, and the number of steps completed before."""
     steps: int = 0
     best_s: float = float("inf")
     """Lowest latency of the current problem, in seconds."""
@@ -168,10 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Steps:
-    """Reports the progress of the steps in a `with` block.
-
-    A separate thread prints the lines, because the block may spend a long time in a library.
-    """
+    """Reports the progress of the steps in a `with` block. A separate thread prints the lines."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()
@@ -194,13 +186,7 @@ class Steps:
         self.end()
 
     def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
-        """Set the current step, and its progress.
-
-        Args:
-            what: Description of the step.
-            done: Completed work, in any unit.
-            total: Total work in the same unit, or 0 if unknown.
-        """
+        """Set the current step, its completed work, and its total work in the same unit (0 if unknown)."""
         with self._lock:
             self._what, self._done, self._total = what, done, total
 
@@ -256,10 +242,7 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Ended` if SIGTERM or SIGHUP arrives during the `with` block.
-
-    A signal that the process already handles or ignores is left unchanged.
-    """
+    """Raise `Ended` if SIGTERM or SIGHUP arrives in the block, unless the process already handles or ignores it."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

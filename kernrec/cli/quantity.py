@@ -46,11 +46,7 @@ def percent(value: float) -> str:
 
 
 def budget(flag: str, text: str) -> tuple[float | None, int | None]:
-    """Parse a budget of time or configs.
-
-    Returns:
-        Seconds and number of configs, of which one is None: `30m` -> (1800.0, None), `200configs` -> (None, 200).
-    """
+    """Parse a budget into seconds or a number of configs: `30m` -> (1800.0, None), `200configs` -> (None, 200)."""
     match = _NUMBER.fullmatch(text)
     unit = match[2].lower() if match else ""
     value = float(match[1]) if match else 0.0

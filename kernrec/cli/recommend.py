@@ -78,11 +78,7 @@ class RecommendOptions(options.Options):
 
     @cached_property
     def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and the prices for yearly bills, or None without --gpus.
-
-        Raises:
-            UsageError: --bill is invalid, or given without --gpus.
-        """
+        """Return the number of GPUs and the prices for yearly bills, or None without --gpus."""
         from kernrec.recommender.networks.compare import Tariff
 
         prices = {}
@@ -105,10 +101,7 @@ class RecommendOptions(options.Options):
 
     @property
     def compares(self) -> bool:
-        """Return whether to print one table that compares several GPUs or batch sizes.
-
-        For an op without a --workload, JSON and CSV contain all layers for each GPU instead.
-        """
+        """Return whether to print one table that compares several GPUs or batch sizes."""
         several = len(self.named_gpus) > 1 or len(self.batches) > 1
         tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
         return bool(several and tables and not self.swept and self.top is None)
@@ -188,13 +181,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 def _answers_of_shapes(
     recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
 ) -> "list[Answer]":
-    """Return the answers for all GPUs and shapes, and append the queries to the query log if there is one.
-
-    Args:
-        recommender: The recommender.
-        wanted: Options of the command. They select one kernel, or all kernels of an op.
-        emitted: Format of --emit, or None.
-    """
+    """Return the answers for all GPUs and shapes, and append the queries to the query log if there is one."""
     shapes = wanted.shape or [""]
     if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
         raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
@@ -302,11 +289,7 @@ def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    """Return the format that --emit selects, or None without --emit.
-
-    Raises:
-        UsageError: The format is unknown, or --output is given without --emit.
-    """
+    """Return the format that --emit selects, or None without --emit. --output requires --emit."""
     if name is None and output is not None:
         raise UsageError("--output needs --emit, which selects the format")
     if name is None:
@@ -335,14 +318,7 @@ def _owner(kernel: "Kernel") -> str:
 
 
 def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
-    """Write the top recommendation of each answer in a format, and name the kernels on standard error.
-
-    Args:
-        answers: Answers to write.
-        form: Format to write.
-        output: File or folder to write to, or None for standard output.
-        untrusted: Whether to write source code that belongs to neither the user nor kernrec.
-    """
+    """Write the top recommendations to a file, a folder or standard output, and name the kernels on standard error."""
     from kernrec.emit.formats import emit
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:

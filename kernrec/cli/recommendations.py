@@ -47,11 +47,6 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
     """Print the recommendations for one problem on one GPU.
 
     If the answer is for a single kernel, the table also contains the config of the occupancy heuristic.
-
-    Args:
-        answer: The recommendations.
-        form: Format of the output.
-        notes: Printer for the notes.
     """
     notes = notes or NotePrinter()
     if form is Form.JSON:
@@ -97,13 +92,7 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
 
 
 def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> None:
-    """Print a table with the best config and the best baseline for one problem on each of several GPUs.
-
-    Args:
-        answers: One answer for each GPU.
-        form: Format of the table: normal, wide or Markdown.
-        notes: Printer for the notes.
-    """
+    """Print a table with the best config and the best baseline for one problem on each of several GPUs."""
     first = answers[0]
     gpus: list[GPU] = []
     shown: list[Row] = []
@@ -132,7 +121,6 @@ def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrint
 
 
 def _operating_point(answer: "Answer") -> str:
-    """Describe the power limit and clock to which the rows of a table apply."""
     limits = {recommendation.power_limit_w for recommendation in (*answer.recommendations, *answer.beside)}
     clocks = {recommendation.point.clock_hz for recommendation in (*answer.recommendations, *answer.beside)}
     text = "each row at its own power limit"
@@ -146,11 +134,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline into the rows of a table.
-
-    If a baseline ranks before the top recommendation (`Answer.leading_baseline`), it is the first row. Otherwise, the
-    best baseline is inserted at its rank by the objective, but not before the first recommendation.
-    """
+    """Insert the best baseline at its rank. Only `leading_baseline` may precede the top recommendation."""
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -187,10 +171,7 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return the recommendations together with the measured configs of kernels outside kernrec's library.
-
-    They are sorted by the objective, or by latency for a Pareto front.
-    """
+    """Return recommendations and other measured kernels by the objective, or by latency for a Pareto front."""
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -205,8 +186,6 @@ def recommendation_columns(
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        shown: Recommendation or baseline of each row.
-        gpus: GPU of each row.
         form: Format of the table. In a wide table, configs are printed with the names of all tunables.
         of_op: Whether the rows may belong to several kernels. If so, there are columns for the kernel and for the
             comparison with the fastest config.
@@ -281,12 +260,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines of text that compare the fastest baseline with the other baselines and with the best kernel.
-
-    Args:
-        baselines: Baselines, fastest first.
-        gpu: GPU of the baselines.
-    """
+    """Return lines that compare the first (fastest) baseline with the others and with the best kernel."""
     if not baselines:
         return []
     first, *others = baselines

@@ -89,14 +89,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask the user for the license under which to share the measurements.
-
-    Args:
-        others: Description of the people who get the measurements.
-
-    Raises:
-        UsageError: Standard input is not a terminal, so nobody can answer.
-    """
+    """Ask for the license under which to share with `others`. Raise `UsageError` if standard input is no terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -151,10 +144,7 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to copies of the withdrawn measurements in a database.
-
-    Print for each signer how many measurements are no longer used.
-    """
+    """Apply pulled withdrawals to a database, and print how many measurements of each signer are no longer used."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
@@ -269,10 +259,7 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """Stop trusting a key, and drop the measurements that were pulled with it.
-
-    If the key was never trusted, only drop its measurements, which the option `--untrusted` accepted.
-    """
+    """Stop trusting a key, and drop the measurements that were pulled with it."""
     from kernrec.store import Database, keys
     from kernrec.store.share.pulled import drop_signer
     from kernrec.store.share.withdraw import forget

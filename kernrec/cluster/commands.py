@@ -1,11 +1,8 @@
 """Run one measuring campaign on all GPUs of a cluster: the library call behind `kernrec collect --cluster`.
 
-Each GPU model has its own `Chooser`, which selects what to measure next. All GPUs of a model share one limit on the
-number of configs. The time limit applies to each GPU separately.
-
-With `Strategy.ALL`, the GPU that begins a problem measures all of it, one time slice after another: the final
-measurements compare configs with each other, and two GPUs of one model differ by more than good configs do. The other
-strategies divide the measurements of one problem among all GPUs of the model.
+Each GPU model has its own `Chooser`. All GPUs of a model share one limit on the number of configs. The time limit
+applies to each GPU separately. With `Strategy.ALL`, one GPU makes all measurements of a problem, because two GPUs of
+one model differ by more than good configs do. The other strategies divide one problem among all GPUs of the model.
 """
 
 import math
@@ -49,12 +46,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser.
-
-        Args:
-            problems: Planned problems.
-            configs: Maximum number of configs to screen for all problems together; None for no limit.
-        """
+        """Create a chooser that screens at most `configs` configs (None for no limit) of all problems together."""
         self._problems: dict[str, _Problem] = {}
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         for planned in problems:
@@ -116,10 +108,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, and close the cluster at the end.
-
-    The other arguments, the result and the errors are those of `kernrec.measure.collect.collect`.
-    """
+    """Measure the requested problems on a cluster, and close it. See `kernrec.measure.collect.collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

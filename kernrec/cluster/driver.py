@@ -2,10 +2,9 @@
 
     chooser of a GPU model -> visit -> call of a GPU's actor -> journal on disk -> chooser learns
 
-A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. The driver writes each
-record to the journal before it reads the next one. A block is the measurements between two runs of the reference
-kernels; the chooser learns only from completed blocks. If a GPU is lost, another GPU repeats the lost GPU's visit,
-except for measurements of completed blocks.
+A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. A block is the
+measurements between two runs of the reference kernels; the chooser learns only from completed blocks. If a GPU is lost,
+another GPU repeats the measurements of the lost GPU's visit that are not in completed blocks.
 """
 
 import time
@@ -42,9 +41,7 @@ class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this progra
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor: a `Greeting`, an `Answer` to `open` or `measure`, the loss of the GPU, or one record of a
-visit.
-"""
+"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
 
 
 class Cluster(Protocol):
@@ -54,16 +51,10 @@ class Cluster(Protocol):
         """Start an actor for each GPU that has none, and return the names of the new actors."""
 
     def call(self, device: str, method: str, *arguments: object) -> None:
-        """Call a `GpuActor` method on the actor with the name `device`. `wait` later yields the reply.
-
-        If the actor's process has ended, it is restarted first.
-        """
+        """Call a method of the actor `device`, restarting an ended process first. `wait` later yields the reply."""
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
-        """Yield (actor name, reply) for each reply that arrives within `seconds`.
-
-        A call of `measure` yields its records one by one, and then its `Answer`.
-        """
+        """Yield (actor name, reply) for each reply within `seconds`. A visit's records come before its `Answer`."""
 
     def close(self) -> None:
         """End all actors."""
@@ -81,8 +72,7 @@ class _Device:
     records: list[Mapping[str, Any]] = field(default_factory=list)
     """Records received from the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU. Reset when another GPU of the model joins, leaves or ends a visit.
-    """
+    """Whether the chooser had no visit for this GPU. Reset when another GPU joins, leaves or ends a visit."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     losses: int = 0
@@ -123,7 +113,7 @@ class Driver:
             stopping: Function that is called often; once it returns true, the campaign ends.
 
         Raises:
-            UsageError: The request names a recording, but there is nothing in it to replay.
+            UsageError: The request's recording contains nothing to replay.
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
@@ -139,10 +129,7 @@ class Driver:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def run(self) -> CollectResult:
-        """Run the campaign to its end, and return its result.
-
-        Rows that are not in the database yet remain in the journal.
-        """
+        """Run the campaign to its end, and return its result. Rows not yet in the database remain in the journal."""
         error, stopped = None, False
         try:
             stopped = not self._serve()
@@ -175,10 +162,7 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Move rows of completed blocks from the journal to the database if the last transfer was long enough ago.
-
-        Transfers take at most about one twentieth of the time.
-        """
+        """Move rows of completed blocks from the journal to the database, in about one twentieth of the time."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
         with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
@@ -199,7 +183,6 @@ class Driver:
             self._first = set(joined)
 
     def _give_out(self) -> None:
-        """Assign a visit to each idle GPU."""
         for gpu, kind in self._kinds.items():
             every = self._devices.items()
             devices = {name: device for name, device in every if device.identity and device.identity.gpu == gpu}
@@ -317,10 +300,7 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Handle the end of a GPU's process: queue its visit for another GPU, and restart the process.
-
-        After `_MOST_LOSSES` successive losses, exclude the GPU instead.
-        """
+        """Queue a lost GPU's visit for another GPU. Restart its process, or exclude it after `_MOST_LOSSES` losses."""
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:

@@ -1,8 +1,7 @@
 """Define the actor process that owns one GPU of a cluster and makes the measurements that the driver assigns.
 
-During a visit, the actor sends each record to the driver at once, and an `Answer` at the end. The driver writes the
-records to its journal. The actor itself stores nothing, so its process or machine may die at any time. All machines of
-a campaign must have the same version and sources of kernrec.
+During a visit, the actor sends each record to the driver at once, and an `Answer` at the end. The actor stores nothing,
+so it may die at any time. All machines of a campaign must have the same version and sources of kernrec.
 """
 
 import queue
@@ -41,24 +40,17 @@ def sources_hash() -> str:
 
 
 Limits = tuple[float | None, float | None, float | None, bool]
-"""Settings of a GPU: power limit in W, locked core clock and locked memory clock in Hz (None if not set), and whether
-the GPU is divided by MIG.
-"""
+"""Power limit in W, locked core and memory clock in Hz (None if not set), and whether MIG divides the GPU."""
 
 
 def limits_of(device: MeasuredDevice) -> Limits:
-    """Return the limits and clocks at which a device measured.
-
-    A measurement from a device with other limits must be repeated.
-    """
+    """Return the limits and clocks at which a device measured."""
     return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`. It is a separate class, because other replies are only readable if both machines have the same
-    sources.
-    """
+    """Reply to `hello`, readable even if the machines have different sources, unlike other replies."""
 
     node: str
     """Name of the machine."""
@@ -105,9 +97,7 @@ class Answer:
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign; None if it stays. The reason is an empty text if the request is
-    for other GPUs, so that nothing is reported.
-    """
+    """One-line reason why the GPU leaves the campaign, empty if the request is for other GPUs; None if it stays."""
 
 
 class SentRecords:
@@ -198,10 +188,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Return a copy of the problem with this process's own `Kernel` objects instead of the objects sent by the driver.
-
-    The kernels are equal, but this process's objects already hold cached results.
-    """
+    """Return a copy of the problem with equal `Kernel` objects of this process, which already hold cached results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

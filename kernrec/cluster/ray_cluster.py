@@ -1,7 +1,7 @@
 """Run the actors of a campaign on a Ray cluster: one actor per GPU, with exclusive use of that GPU.
 
-Ray decides where actors run. If an actor's process or node dies, Ray restarts the actor where a GPU is free. All actors
-end with the driver. kernrec must be installed on every node, because Ray sends classes only by name.
+If an actor's process or node dies, Ray restarts the actor where a GPU is free. All actors end with the driver. kernrec
+must be installed on every node, because Ray sends classes only by name.
 """
 
 import os

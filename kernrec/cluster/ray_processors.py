@@ -1,10 +1,7 @@
-"""Provide the CPU cores of a Ray cluster as `Processors`, which compile and emulate configs for `analyze` and the
-database.
+"""Provide the CPU cores of a Ray cluster as `Processors`, which compile and emulate configs.
 
-Ray runs each task on a free core, and repeats it on another node if the node dies. Results are cached on this machine,
-so a repeated command does not repeat finished work. If a node has another version of kernrec or of the compiler, the
-work ends with a one-line error. Tasks are functions of kernrec with plain arguments, which Ray sends between the user's
-own machines.
+Ray repeats a task on another node if its node dies. Results are cached on this machine. If a node has another version
+of kernrec or of the compiler, the work ends with a one-line error.
 """
 
 import socket
@@ -39,11 +36,7 @@ def _here() -> dict[str, str]:
 
 
 def _run(expected: dict[str, str], task: Callable[..., R], arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
-    """Run a task on a node.
-
-    Raises:
-        ProcessorsLostError: The node has another version of kernrec or of the compiler than the driver.
-    """
+    """Run a task on a node. Raise `ProcessorsLostError` if its version of kernrec or of the compiler differs."""
     for what, there in _here().items():
         if there != expected[what]:
             raise ProcessorsLostError(
@@ -59,11 +52,7 @@ def _compiling() -> CompilingProcesses:
 
 
 def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
-    """Compile a job on the node that runs this function.
-
-    Returns:
-        The compiled code, or the message, log and reason of the `CompileError`.
-    """
+    """Compile a job on this node. Return the code, or the message, log and reason of the `CompileError`."""
     ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
     return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
 

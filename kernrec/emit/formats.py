@@ -89,9 +89,7 @@ class Format:
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail that must follow the format's name and a colon; empty if the format has no detail. A format
-    with a detail adds entries to an existing file instead of replacing the file.
-    """
+    """Example of the detail that must follow the format's name and a colon; empty if the format has none."""
     detail: str = ""
     compiled: bool = False
     """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
@@ -134,8 +132,7 @@ def format_named(name: str) -> Format:
     """Return the format for a text after `--emit`, such as `ptx` or `vllm:detail`.
 
     Raises:
-        UsageError: There is no such format (the message suggests the nearest name), or a detail is missing or
-            unexpected.
+        UsageError: There is no such format, or a detail is missing or unexpected.
     """
     base, colon, detail = name.partition(":")
     if instead := REMOVED.get(base) or REMOVED.get(base + colon):
@@ -193,10 +190,7 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
-    """Raise `UsageError` if the format cannot contain a kernel in the language of the best config's kernel.
-
-    Never write the best config of another kernel instead.
-    """
+    """Raise `UsageError` if the format cannot contain a kernel in the language of the best config's kernel."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

@@ -1,7 +1,4 @@
-"""Write a CMake project with kernels, functions that launch each kernel on one shape, and a program that checks them.
-
-The package's folder `harness` contains the part of the check program that is the same for all ops.
-"""
+"""Write a CMake project with kernels, functions that launch them on one shape each, and a checking program."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -36,7 +33,7 @@ def emit_project(answers: Sequence[Answer]) -> Files:
     """Return the files of a CMake project that runs the best config of each answer.
 
     Raises:
-        KernrecError: A problem has no op, so there is no reference with which to check the results.
+        KernrecError: A problem has no op, so there is no reference.
     """
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
@@ -172,13 +169,7 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues all kernel launches of a config.
-
-    Args:
-        recommendation: Kernel, config and problem.
-        function: Name of the C++ function.
-        names: Names of the kernels in the project, keyed by their names in the kernel's source.
-    """
+    """Return the C++ function that queues all launches of a config. `names` maps source to project kernel names."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):

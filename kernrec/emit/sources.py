@@ -26,10 +26,7 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def cuda_source(recommendation: Recommendation) -> str:
-    """Return the source of a recommended kernel.
-
-    A comment at the top describes the launch, and `#define` lines set the config's tunables.
-    """
+    """Return a kernel's source with `#define` lines for the tunables, and a comment about the launch at the top."""
     problem, kernel = recommendation.problem, recommendation.kernel
     source = variant_source(kernel, recommendation.config, problem)
     return "\n".join(launch_comment(recommendation)) + "\n" + source
@@ -40,8 +37,7 @@ def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunc
 
     Args:
         recommendation: Kernel, config and problem.
-        launches: Launches to describe. The default is the recommendation's launches; pass others if the compiled code
-            needs another size of shared memory.
+        launches: Launches to describe; None for the recommendation's launches.
     """
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
@@ -74,7 +70,6 @@ def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunc
 
 
 def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
-    """Return the text that stands for a kernel argument in the comment."""
     if isinstance(argument, MapHandle):
         box = " x ".join(map(str, argument.box))
         return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
@@ -101,10 +96,7 @@ def emit_triton(answers: Sequence[Answer]) -> Files:
 
 
 def triton_source(recommendation: Recommendation) -> str:
-    """Return the source of a recommended Triton kernel, followed by its config as `CONFIG`.
-
-    If every argument is a tensor or a number, a function `launch` is added, too.
-    """
+    """Return a Triton kernel's source, followed by `CONFIG` and, if all arguments are tensors or numbers, `launch`."""
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
@@ -116,9 +108,7 @@ def triton_source(recommendation: Recommendation) -> str:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the Python lines of a function `launch` for the config; yield nothing if an argument is neither a tensor
-    nor a number.
-    """
+    """Yield the Python lines of a function `launch`, or nothing if an argument is neither a tensor nor a number."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Triton appends scratch pointers to the function's own arguments; ignore them.
@@ -140,9 +130,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile the kernel of a recommendation.
-
-    PTX from Triton is changed so that it requests its shared memory at launch, as machine code does.
+    """Compile a recommended kernel. PTX from Triton is changed to request its shared memory at launch.
 
     Raises:
         KernrecError: There is no compiler, or the source does not compile.
@@ -163,10 +151,7 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
 
 
 def source_folder(kernel: Kernel) -> Path | None:
-    """Return the folder from which a Triton kernel's source may import other files.
-
-    This is the current folder if it contains the source, and None otherwise.
-    """
+    """Return the current folder if it contains the kernel's source, which may then import its files; None otherwise."""
     return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 

@@ -1,8 +1,4 @@
-"""Write the best configs of Triton kernels as the tuning files of vLLM and SGLang, or as PyTorch Inductor's lookup
-table.
-
-vLLM and SGLang use the same file content, with one config per number of tokens, but other file names.
-"""
+"""Write the best configs of Triton kernels as tuning files of vLLM and SGLang, or as Inductor's lookup table."""
 
 import json
 from collections.abc import Sequence
@@ -25,12 +21,7 @@ TOOLS = ("vllm", "sglang")
 def of_every_call(name: str, detail: str) -> bool:
     """Return whether one tuning file can cover all analyzed calls of a Triton function.
 
-    This is the case if the detail gives the number of tokens `m` as an expression of the function's integer arguments,
-    because every call then determines its own number of tokens.
-
-    Args:
-        name: Name of the format.
-        detail: Text after the format's name.
+    This is the case if the detail gives the number of tokens `m` as an expression of the function's integer arguments.
     """
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
@@ -40,8 +31,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
     Several calls may have the same number of tokens but differ in fixed parameters, such as the tile height to which
     the routing is padded. The config with the lowest cost is then used. Calls with the same number of tokens and the
-    same candidate configs differ only in their routing, so their costs are not comparable. Only the first answer about
-    such calls is used.
+    same candidate configs differ only in their routing, so only the first answer about such calls is used.
 
     Args:
         answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`. The call that was
@@ -50,8 +40,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
         tool: `vllm` or `sglang`.
 
     Raises:
-        UsageError: The kernel is not a Triton function, or the layer's GPU or number of tokens does not fit the
-            answers.
+        UsageError: The kernel is no Triton function, or the layer's GPU or number of tokens does not fit.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -79,11 +68,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return what identifies the configs of a captured Triton call: the tunables of each listed config, without its
-    grid.
-
-    A kernel with a config space has one call per problem, so its name is enough.
-    """
+    """Return the tunables of a captured Triton call's configs, or the name of a kernel with a config space."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}
@@ -99,13 +84,9 @@ def _cost(answer: "Answer") -> float:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two tuning files of vLLM or SGLang. An entry in `new` replaces the entry of `before` with the same number
-    of tokens.
+    """Merge two tuning files. An entry of `new` replaces the entry of `before` with the same number of tokens.
 
-    Args:
-        before: Content of the existing file.
-        new: Content to add.
-        place: Name of the existing file for error messages.
+    `place` is the file's name for error messages.
 
     Raises:
         UsageError: The existing file has another format.

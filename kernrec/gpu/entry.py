@@ -20,20 +20,14 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled kernels and profiles are used for `sm`.
-
-    This is 100 for 103, 120 for 121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0
-    and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
-    """
+    """Return the compute capability whose compiled kernels and profiles are used for `sm` (100 for 103, 120 for 121).
+    See CUDA C++ Programming Guide 13, family-specific targets."""
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share.
-
-    Shared memory sizes (`smem`) are in bytes; registers are 32-bit.
-    """
+    """Resource limits of one SM, by compute capability. Shared memory (`smem`) is in bytes, a register is 32-bit."""
 
     sm: int
     """Compute capability, such as 89."""
@@ -99,12 +93,10 @@ class GPU:
     """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
     """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype (`f64`, `f32`, `f16`, `bf16`,
-    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key.
-    """
+    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key."""
     tensor_fma_per_clk_sm: Mapping[str, int]
     """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. The rates of `f16`, `bf16`, `tf32`,
-    `fp8` and `fp4` are for accumulation in f32.
-    """
+    `fp8` and `fp4` are for accumulation in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""
@@ -132,15 +124,8 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
-
-        Args:
-            dtype: data type of the operations.
-            tensor: whether tensor cores compute the operations.
-
-        Returns:
-            The peak, or 0 if the GPU has no hardware for `dtype`.
-        """
+        """Return the peak operations per second at the data sheet's clock (2 per FMA), or 0 without hardware for
+        `dtype`."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
@@ -194,21 +179,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel.
-
-    The result has numbers if all arguments are integers, and arrays if any argument is an integer array. Arrays are
-    broadcast.
-
-    Args:
-        limits: Limits of the GPU's SMs.
-        threads: Threads per block.
-        registers: Registers per thread.
-        smem_bytes: Static and dynamic shared memory per block, in bytes.
-
-    Returns:
-        The occupancy. `blocks` is 0 if the launch is impossible, because the block has no threads, or too many threads,
-            registers or bytes of shared memory.
-    """
+    """Return the occupancy of a kernel, with arrays (broadcast) if any argument is an array. `blocks` is 0 if the
+    launch is impossible. `smem_bytes` is the static and dynamic shared memory per block."""
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))
@@ -261,15 +233,8 @@ def _round_up(value: Count, unit: int) -> Count:
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of an SM that remain for the L1 cache while a kernel runs.
-
-    The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
-
-    Args:
-        limits: Limits of the GPU's SMs.
-        blocks: Number of resident blocks per SM, as an array.
-        smem_bytes: Shared memory per block in bytes, as an array.
-    """
+    """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. The
+    driver is assumed to select the smallest shared memory size that suffices."""
     per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
     sizes = np.array(limits.carveouts)
     carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]
@@ -283,14 +248,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`.
-
-    The last row, column and unit represent all larger numbers.
-
-    Returns:
-        The values by registers and warps (flat, index `registers * columns + warps`), the number of columns, and the
-            values by number of shared memory units.
-    """
+    """Return the tables of `_elementwise`, with values `blocks * 4 + limiter`. The last entries cover larger
+    numbers."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -51,9 +51,7 @@ _UNSUPPORTED = (
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
 )
-"""Unsupported GPUs that users ask for, as pairs: a regular expression for the folded name, and the reason that the
-error message gives.
-"""
+"""Unsupported GPUs that users ask for: (regular expression for the folded name, reason) pairs."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -84,11 +82,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the GPUs in a comma-separated list of names, without repetitions.
-
-    Raises:
-        UsageError: The list is empty, or a name is unknown.
-    """
+    """Return the GPUs in a comma-separated list of names, without repetitions. Raises `UsageError` if the list is
+    empty, or a name is unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists what is known)")
@@ -106,11 +101,9 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it.
-
-    Answers are cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets
-    a hash of its figures as a suffix.
-    """
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it. Answers are
+    cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets a hash of
+    its figures as a suffix."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -145,7 +138,6 @@ _generation_file = cache(_read)
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """Map each folded name or alias to the generation and the catalog name of its GPU."""
     return {
         fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
@@ -155,10 +147,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return the names of all GPUs, then all aliases, in their usual spelling.
-
-    Error messages suggest the first of two equally similar names, so names come before aliases.
-    """
+    """Return all GPUs, then all aliases, in their usual spelling, in which order messages suggest them."""
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 

@@ -20,9 +20,7 @@ from kernrec.util.human import short
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
 _AGREES = 0.05
-"""Maximum relative difference between a stated peak or bandwidth, which data sheets round, and the value that the other
-figures imply.
-"""
+"""Maximum relative difference between a stated peak or bandwidth and the value that other figures imply."""
 
 GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
@@ -75,12 +73,7 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return a name for which `find_gpu` returns the GPU.
-
-    Args:
-        gpu: the name of a catalog GPU, the path of a GPU file, or a `GPU` object. A GPU from a file and a `GPU` object
-            are registered in this process.
-    """
+    """Return a name for which `find_gpu` returns a GPU. GPU files and `GPU` objects are registered in this process."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
@@ -111,7 +104,6 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
     """Return the GPU that a parsed GPU file describes.
 
     Args:
-        data: Content of the file.
         source: Text that states where the figures come from.
 
     Raises:
@@ -228,12 +220,7 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def gpu_text(gpu: GPU, name: str) -> str:
-    """Return the text of a GPU file for `read_gpu_file`, with comments that explain the figures.
-
-    Args:
-        gpu: GPU whose figures the file contains.
-        name: name of the GPU in the file; it must differ from catalog names.
-    """
+    """Return the text of a commented GPU file for `read_gpu_file`. The name must differ from catalog names."""
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

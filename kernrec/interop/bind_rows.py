@@ -48,8 +48,6 @@ def bind_rows(
     Args:
         file: Results of one problem.
         kernel: Kernel that the results belong to.
-        problem: The measured problem.
-        gpu: The measured GPU.
         ignored: Names in the file's configs that are not tunables.
 
     Returns:
@@ -82,15 +80,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map the names in the file's configs to the spec's tunables.
-
-    Macros that the spec fixes are not in the result. Their values in the file must agree with the spec.
-
-    Args:
-        file: The results.
-        kernel: Kernel that the results belong to.
-        left_out: Names to ignore, in lower case.
-    """
+    """Map the names in the file's configs to the spec's tunables, and check macros that the spec fixes."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -173,9 +163,6 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
         problem: The measured problem.
         gpu: The measured GPU.
 
-    Returns:
-        The results with their configs.
-
     Raises:
         UsageError: No config of the kernel has a recorded launch, several configs have it, or the kernel has too many
             configs to compare.
@@ -226,7 +213,6 @@ def by_problem(
         results: Results of a file.
         wanted: Problem that the user specified, which may be incomplete.
         definition: Op of the kernel's spec, or None if there is no spec.
-        kernel: Kernel whose first data type and layout are the defaults. Without a kernel, the op's defaults apply.
 
     Returns:
         The results by problem, and notes on skipped results.
@@ -294,8 +280,6 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
     Args:
         results: Results with configs of the kernel.
         kernel: The kernel with its source.
-        problem: The measured problem.
-        gpu: The measured GPU.
 
     Returns:
         The reason why the recorded code differs from the kernel's, or None if it agrees or cannot be compared. Also
@@ -340,11 +324,7 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge results of the same config into one result with the median latency and all times as samples.
-
-    This function is for files without timestamps, whose repeated results are runs of one measurement. Failed results
-    of a config that also ran successfully are dropped.
-    """
+    """Merge results of the same config into one with the median latency. Failures are dropped if any run succeeded."""
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
         alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)

@@ -31,9 +31,7 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
-"""Patterns of missing parts, each with an example of the command-line option that provides the part. The user replaces
-the values of the example.
-"""
+"""Patterns of missing parts, each with an example of the command-line option that provides the part."""
 
 
 @dataclass
@@ -131,17 +129,13 @@ def kernel_names(text: str) -> list[str]:
 
 
 def _instances(text: str, template: Signature) -> list[str]:
-    """Return the instances of a template that a program names or launches, or the template's name without instances."""
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
 def includer_of(source: Path) -> str:
-    """Return advice to analyze another program in the same folder, if that program includes this file.
-
-    Return an empty string if no program includes the file.
-    """
+    """Return advice to analyze another program that includes this file, or an empty string without one."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -151,10 +145,7 @@ def includer_of(source: Path) -> str:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return advice to analyze another file in the same folder, if it defines a kernel that the program uses.
-
-    Return an empty string if there is no such file.
-    """
+    """Return advice to analyze another file that defines a kernel of the program, or an empty string without one."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
@@ -167,7 +158,6 @@ def _definition_elsewhere(text: str, source: Path) -> str:
 
 
 def _example_instance(text: str, template: Signature) -> str:
-    """Return an example instance of a template. Its arguments are defaults, or `float`, `false` or 16 by their kind."""
     declared = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}()]*__global__[^;{{}}]*?\b{template.name}\s*\(", text)
     values = []
     for part in declared[1].split(",") if declared else template.template:
@@ -183,7 +173,6 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
     Args:
         text: Text of the program.
-        source: File of the program, for error messages.
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
 
     Returns:

@@ -36,9 +36,7 @@ STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one launch. Without a limit, mutually recursive definitions would take
-exponential time.
-"""
+"""Maximum number of syntax nodes to visit for one launch. It prevents exponential time for recursive definitions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
@@ -55,8 +53,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Arguments of the launch that the text determines, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`.
-    """
+    """Arguments that the text determines, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -65,11 +62,9 @@ def host_launches(
     """Return the launches of a kernel in a program's host code.
 
     Args:
-        text: CUDA C++ source with host code.
         kernel: Name of the kernel, without template arguments.
         parameters: Name and kind of each kernel parameter. The kind is None for a number. For a pointer, it is the data
             type of the elements, or `STRUCTURE` if kernrec has no such data type.
-        argv: Command-line arguments of the program, or an empty sequence if unknown.
     """
     if "<<<" not in text:
         return ()
@@ -161,10 +156,7 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _template_arguments(self) -> dict[str, str]:
-        """Return the template arguments of the function that contains the launch, keyed by template parameter.
-
-        The arguments are those of the function's first explicit instantiation or call.
-        """
+        """Return the template arguments in the first instantiation or call of the function that contains the launch."""
         function = _function_of(self.call)
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
@@ -188,7 +180,6 @@ class _Launch:
         return names
 
     def _grid(self, block: tuple[int, ...] | None, names: Mapping[str, str]) -> str | None:
-        """Return the comma-separated expressions of the grid, in terms of block extents if the text divides by them."""
         try:
             axes = self._axes(self.configuration[0], names)
         except (UnknownError, IndexError):
@@ -212,15 +203,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements in the buffer of a pointer.
-
-        Args:
-            pointer: Argument of the launch.
-            size: Bytes per element.
-
-        Raises:
-            UnknownError: The text contains no allocation of the pointer.
-        """
+        """Return the number of elements in a pointer's buffer. Raise `UnknownError` if the text has no allocation."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -235,10 +218,7 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the function's first caller passes for a parameter.
-
-        Return None if the variable is not a parameter of the function, or if no call passes a value for it.
-        """
+        """Return the value that the function's first caller passes for a parameter, or None if there is none."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
@@ -250,7 +230,6 @@ class _Launch:
         return None
 
     def _extents(self, node: "Node") -> "list[Node]":
-        """Return the extents of a `dim3` expression. For an integer expression, return only this expression."""
         if node.type == "identifier" and (fields := self._fields(node)):
             return fields
         if node.type == "identifier" and (defined := self._definition(node)) is not None and defined.type != node.type:
@@ -261,11 +240,7 @@ class _Launch:
         return [node]
 
     def _fields(self, node: "Node") -> "list[Node]":
-        """Return the last values that were assigned to the fields x, y and z of a `dim3` variable before its use.
-
-        Args:
-            node: Use of the variable.
-        """
+        """Return the last values that were assigned to the fields x, y and z of a `dim3` variable before its use."""
         fields = []
         for axis in "xyz":
             values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
@@ -284,11 +259,7 @@ class _Launch:
         return next(iter(self._definitions(node)), None)
 
     def _definitions(self, node: "Node") -> "list[Node]":
-        """Return all values that were assigned to a variable before its use, last value first.
-
-        Args:
-            node: Use of the variable. Assignments in the same function and at namespace scope are considered.
-        """
+        """Return all values that were assigned to a variable before its use, last value first."""
         name, function = text_of(node), _function_of(node)
         values: list[Node] = []
         for each in self.program.assignments.get(name, ()):
@@ -307,16 +278,7 @@ class _Launch:
         return values[::-1]
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Convert an expression of the host code to Python notation, with variables replaced by their values.
-
-        Args:
-            node: The expression.
-            names: Replacements for parts of the expression, keyed by their text.
-            steps: Number of definitions that were followed to reach this expression.
-
-        Raises:
-            UnknownError: The program's text does not determine the expression.
-        """
+        """Convert an expression of the host code to Python notation, with variables replaced by their values."""
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
             raise UnknownError

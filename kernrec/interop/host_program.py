@@ -45,7 +45,7 @@ def literal(text: str) -> str:
 
 
 def combined(left: str, operator: str, right: str) -> str:
-    """Apply a binary C++ operator to two expressions. Return a number if both are constant, or else an expression.
+    """Apply a binary C++ operator to two expressions. The result is a number if both are constant.
 
     Raises:
         UnknownError: The operator is not supported, or the result is not a valid number.
@@ -149,12 +149,7 @@ class HostProgram:
     """Syntax tree of a CUDA program, with lookup of definitions by name."""
 
     def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
-        """Read a program.
-
-        Args:
-            root: Syntax tree of the program.
-            argv: Command-line arguments of the program, or an empty sequence if unknown.
-        """
+        """Read a program from its syntax tree. `argv` are the command-line arguments of the program, if known."""
         self.root, self.argv = root, argv
 
     @cached_property
@@ -216,7 +211,6 @@ class HostProgram:
         return -(-end // most) * most, most
 
     def _constant(self, text: str) -> str:
-        """Return the extent of an array. If the text names a macro or constant, return its value."""
         name = text.strip()
         if name in self.macros:
             return self.macros[name][1].strip("() ")
@@ -237,10 +231,6 @@ class HostProgram:
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
         """Return the value of a class constant such as `Packed<float>::size`.
-
-        Args:
-            scope: Name of the class, an alias or an instance of a template.
-            member: Name of the constant.
 
         Returns:
             The expression that initializes the constant, and the bytes of each template argument, keyed by `sizeof(T)`.
@@ -292,10 +282,7 @@ class HostProgram:
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the command-line arguments that the target `run` of the folder's Makefile passes to the program.
-
-    Return an empty list if there is no Makefile or no such target.
-    """
+    """Return the command-line arguments that the target `run` of the Makefile passes to the program, if any."""
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
@@ -305,6 +292,6 @@ def make_arguments(folder: Path) -> list[str]:
 
 
 def last_word(text: str) -> str:
-    """Return the last identifier in a declaration, which is the declared name, or an empty string if there is none."""
+    """Return the declared name, which is the last identifier in a declaration, or an empty string if there is none."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return words[-1] if words else ""

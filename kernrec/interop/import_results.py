@@ -88,8 +88,6 @@ def import_results(
     If the file cannot be imported, nothing is added.
 
     Args:
-        database: Database to add the results to.
-        path: Path of the file.
         wanted: The measured problem, or the part of the problem that the file does not state.
         gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
         kernel: Name of the kernel, if the file contains no kernel name. If the file contains several kernels, only
@@ -123,13 +121,7 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Set the kernel name of each result, and select the results of one kernel if the file has several.
-
-    Args:
-        file: The results.
-        wanted: Name of the kernel to select. If the file names no kernel or a single other one, the results get this
-            name.
-    """
+    """Set the kernel name of each result, and select the results of the kernel `wanted` if the file has several."""
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -153,9 +145,6 @@ def import_bound(
     kernrec made. If kernrec has measured the same config itself, its own measurement takes precedence.
 
     Args:
-        database: Database to add the results to.
-        recording: The file.
-        kernel: The kernel that ran.
         wanted: The measured problem, or the part of the problem that neither the file nor the spec states.
 
     Raises:
@@ -194,11 +183,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Match the results of one problem with the configs of a kernel, and check that they are plausible.
-
-    Returns:
-        The results with the spec's tunable names, and notes for the user.
-    """
+    """Match the results of one problem with a kernel's configs, and check them. Return the results and notes."""
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
@@ -237,10 +222,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Set the locked clock of results to the GPU's base clock if a profiler recorded them at about this clock.
-
-    If the recorded clock differs from the base clock, only add a note.
-    """
+    """Set the locked clock of results to the GPU's base clock if a profiler recorded them at about this clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file

@@ -17,13 +17,9 @@ from kernrec.util.files import open_input
 MOST_BYTES = 512 * 2**20
 """Maximum size of an uncompressed file in bytes. A recording of 18,000 configs takes 17 MB."""
 MOST_VALUES = 8_000_000
-"""Maximum number of values in a JSON document. This limits memory: an empty list takes two bytes of text, but 64 bytes
-of memory.
-"""
+"""Maximum number of values in a JSON document. An empty list takes two bytes of text, but 64 bytes of memory."""
 MOST_RATIO = 100
-"""Maximum ratio of uncompressed to compressed bytes. The first `_RATIO_FREE` uncompressed bytes are not counted.
-Recordings have ratios of 10 to 30.
-"""
+"""Maximum ratio of uncompressed to compressed bytes beyond `_RATIO_FREE`. Recordings have ratios of 10 to 30."""
 _RATIO_FREE = 2**25
 
 _CHUNK = 2**16  # Bytes per read. gzip may expand them a thousandfold.
@@ -33,9 +29,7 @@ _GZIP = b"\x1f\x8b"
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Regular expression for the rest of a text after a parser error. It matches if the text ends within a literal, number
-or escape sequence, so the text is truncated rather than invalid.
-"""
+"""Regular expression for the rest of a text after a parser error. If it matches, the text is truncated."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -46,7 +40,6 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
     """Read a text file, which may be compressed by gzip. The first bytes show whether it is compressed.
 
     Args:
-        path: Path of the file.
         largest: Maximum size of the uncompressed file in bytes. The default is `MOST_BYTES`.
 
     Returns:
@@ -72,11 +65,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Read a file, and decompress it if necessary.
-
-    Returns:
-        The content up to the first damaged byte, and whether the file is complete.
-    """
+    """Read and decompress a file up to the first damaged byte. Return the content, and whether it is complete."""
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -124,9 +113,7 @@ class TextFile:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Parse the whole file as JSON.
-
-        The number `Infinity`, which Python writes, is accepted. To reject it, call `finite` with the number.
+        """Parse the whole file as JSON. The number `Infinity`, which Python writes, is accepted (see `finite`).
 
         Raises:
             CutShort: The file is truncated.
@@ -140,12 +127,7 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert `CutShort` and `ValueError` in the `with` block to a one-line `UsageError`.
-
-    Args:
-        title: Name of the file, for the message.
-        kind: Expected format with an article, for the message.
-    """
+    """Convert `CutShort` and `ValueError` to a `UsageError` that names the file and the expected format `kind`."""
     try:
         yield
     except CutShort:
@@ -161,8 +143,6 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
     """Convert each entry with `read`. Prefix errors with title and number of the entry, such as `config 3: ...`.
 
     Args:
-        entries: Entries to convert.
-        read: Function that converts one entry.
         title: Noun for an entry in error messages.
         first: Number of the first entry.
 
@@ -179,10 +159,9 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
 
 
 def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
-    """Parse a text as JSON. The text must contain exactly one JSON value.
+    """Parse a text, which must contain exactly one JSON value.
 
     Args:
-        text: The JSON text.
         largest: Maximum number of characters, or None for no limit.
         infinity: Whether to accept `Infinity`, which Python writes, as a number.
 

@@ -25,9 +25,7 @@ _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
 _MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
-"""Minimum number of columns that share a scale (group size) in serving engines' kernels for integer weights with 16-bit
-activations.
-"""
+"""Minimum group size (columns per scale) in serving engines' kernels for integer weights with 16-bit activations."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,7 @@ class Quantization:
     """Quantization of a model's weights and activations."""
 
     kind: str | None
-    """Name in serving engines: `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`. None means that the weights are
-    not quantized, or that engines have no tuned files for the quantization (`elsewhere`).
-    """
+    """Name in serving engines, such as `int4_w4a16`, or None if the engines have no tuned files for it."""
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     method: str = ""
@@ -47,9 +43,7 @@ class Quantization:
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
-    """Number of weight columns that share a scale, for integer weights with 16-bit activations. 0 for other
-    quantizations.
-    """
+    """Number of weight columns that share a scale if activations have 16 bits, or 0 for other quantizations."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -96,14 +90,7 @@ class Linear:
     """Additional rows of the layer for each key/value head, for the keys and values."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """Return the rows and depth of the part of the layer on one GPU.
-
-        Args:
-            tp: Number of GPUs for tensor parallelism.
-
-        Returns:
-            (rows, depth), or None if `tp` does not divide the layer.
-        """
+        """Return (rows, depth) of the layer's part on one of `tp` GPUs, or None if `tp` does not divide the layer."""
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -144,15 +131,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
 
 
 def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Read the `config.json` of a model.
-
-    Args:
-        place: As in `read_model`.
-        download: As in `read_model`.
-
-    Returns:
-        The fields of the config, the path of the file, and a title for the model.
-    """
+    """Return the fields of a model's `config.json`, its path, and a title. For the arguments, see `read_model`."""
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -171,11 +150,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Parse the text of a `config.json`.
-
-    Raises:
-        UsageError: The text is not a JSON object. The message names `path`.
-    """
+    """Parse the text of a `config.json`. Raise `UsageError` with `path` if it is not a JSON object."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -214,7 +189,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the value of the first field in `names` that exists and is not zero, or None if there is none.
+        """Return the first field in `names` that exists and is not zero, or None if there is none.
 
         Raises:
             UsageError: The value is not an integer from 0 to `_MOST`.
@@ -301,10 +276,7 @@ class ConfigFields:
         return Quantization(None, None, method, elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Read a quantization of the method `compressed-tensors`.
-
-        Supported are 8-bit weights with 8-bit activations, and integer weights in groups with 16-bit activations.
-        """
+        """Read a `compressed-tensors` quantization: 8-bit weights and activations, or groups of integer weights."""
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
@@ -330,10 +302,7 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and of dense feed-forward networks.
-
-        The result is empty if the config does not state the number of attention heads.
-        """
+        """Return the linear layers of attention and dense networks. Return none if the number of heads is unknown."""
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -349,10 +318,7 @@ class ConfigFields:
         )
 
     def has_dense_layers(self) -> bool:
-        """Return whether some layers have a dense feed-forward network instead of experts.
-
-        In models like Mixtral, all layers have experts, although their config contains `intermediate_size`.
-        """
+        """Return whether some layers have a dense network instead of experts. In Mixtral, all layers have experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
@@ -379,10 +345,7 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return the quantization of 4- or 8-bit integer weights with one scale per group of columns.
-
-    Activations have 16 bits. For unsupported bits or group sizes, return a quantization without tuned files.
-    """
+    """Return the quantization of grouped integer weights. For unsupported group sizes, engines have no tuned files."""
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -24,9 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""For each `model_type` with sliding-window attention, the number n such that every n-th layer has full attention. It
-applies if the config does not state the pattern.
-"""
+"""Number n such that every n-th layer has full attention, keyed by `model_type`. It is only a default."""
 _MOST_LAYERS = 10_000
 
 
@@ -72,9 +70,7 @@ class Decoder:
     positions: int | None
     """Maximum number of tokens that the model accepts, or None if the config does not state it."""
     tied: bool | None
-    """Whether the output projection and the token embedding share their weights, or None if the config does not state
-    it.
-    """
+    """Whether output projection and token embedding share their weights, or None if the config does not state it."""
     dtype: str
     quantization: Quantization
 
@@ -84,7 +80,6 @@ def read_decoder(place: str, text: str | None = None) -> Decoder:
 
     Args:
         place: Path of the `config.json`, or of its folder.
-        text: Content of the file, or None to read the file.
 
     Raises:
         UsageError: There is no such file, or a field is missing or invalid. The message names the field.
@@ -140,10 +135,7 @@ class _DecoderFields(ConfigFields):
         return value
 
     def positions(self) -> int | None:
-        """Return the maximum number of tokens that the model accepts, or None if the config does not state it.
-
-        If rotary position embeddings are scaled (`rope_scaling`), the maximum includes the scaling factor.
-        """
+        """Return the maximum number of tokens, scaled by `rope_scaling`, or None if the config does not state it."""
         most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
         scaling = self.fields.get("rope_scaling")
         if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
@@ -161,17 +153,13 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts.
-
-        DeepSeek models start with dense layers. In Qwen models, every n-th layer has experts.
-        """
+        """Return the number of layers with experts: all except the first ones (DeepSeek), or every n-th one (Qwen)."""
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0
         return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(first, layers))
 
     def windowed_layers(self, layers: int) -> int:
-        """Return the number of layers whose attention has a sliding window."""
         kinds = self.fields.get("layer_types")
         if isinstance(kinds, list):
             return sum(kind == "sliding_attention" for kind in kinds[:layers])
@@ -223,8 +211,7 @@ FAMILIES = {
     **dict.fromkeys(("cohere", "cohere2"), Family(norm="layernorm", norms=1, tied=True)),
     "gpt_oss": Family(missing="biases and sinks of attention"),
 }
-"""Properties of supported models, keyed by `model_type`. The source is the reference implementations in `transformers`.
-"""
+"""Properties of supported models, keyed by `model_type`, from the reference implementations in `transformers`."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
@@ -298,17 +285,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the workload entry of a linear layer.
-
-        Args:
-            name: Name of the layer.
-            out: Number of outputs.
-            into: Number of inputs.
-            count: Number of such layers in the model.
-            split: Side that tensor parallelism splits between GPUs: `out`, `in`, or empty for neither.
-            rows: Number of tokens, or None for all tokens of the phase.
-            **others: Further members of the entry.
-        """
+        """Return the workload entry of a linear layer. Tensor parallelism splits `split`: `out`, `in` or nothing."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -318,7 +295,6 @@ class _Layers:
         return entry | {"op": "matvec", "m": out, "n": rows, "k": into, "split": sides[split]}
 
     def quantized(self) -> str | None:
-        """Return kernrec's data type for quantized layers, or None if they have the data type of the activations."""
         quantization = self.model.quantization
         if quantization.kind == "fp8_w8a8":
             return "f8block" if quantization.block == (128, 128) else "f8e4m3"

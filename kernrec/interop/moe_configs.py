@@ -34,9 +34,7 @@ TILES = {
 _SPLIT = "SPLIT_K"
 """Member of configs in later releases of vLLM. kernrec supports only the value 1."""
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Additional members of configs in some files, with their defaults: blocks per cluster, whether to load weights by TMA,
-and whether to swap the operands. Booleans are read as 0 and 1.
-"""
+"""Optional members of configs, with defaults: blocks per cluster, loads by TMA, and swapped operands."""
 _MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
 _NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _MOST_TOKENS = 1 << 24
@@ -97,10 +95,7 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """Return the number of tokens in a captured call.
-
-        Args:
-            call: Integer arguments of the call, keyed by name.
+        """Return the number of tokens in a captured call, given its integer arguments by name.
 
         Raises:
             UsageError: The expression uses an unknown argument, or its value is not a positive integer.
@@ -115,11 +110,7 @@ class ExpertLayer:
         return value
 
     def file_name(self, tool: str) -> str:
-        """Return the name of the file in which an engine looks for configs of this layer.
-
-        Args:
-            tool: `vllm` or `sglang`.
-        """
+        """Return the name of the file in which an engine (`vllm` or `sglang`) looks for configs of this layer."""
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
             device = "NVIDIA_H200"  # vLLM uses this name for all variants of the H200.
@@ -151,10 +142,6 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
 
 def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
     """Parse a file with tuned configs for expert matmuls.
-
-    Args:
-        text: Text of the file.
-        title: Name of the file, for error messages.
 
     Returns:
         The configs keyed by number of tokens, and the file's `triton_version`, or None if the file does not state it.
@@ -200,7 +187,6 @@ def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | N
     """Return the text of a file with tuned configs for expert matmuls.
 
     Args:
-        configs: Configs, keyed by number of tokens.
         version: Version of Triton for the member `triton_version` in vLLM's files, or None to leave it out.
     """
     document: dict[str, Any] = {VERSION: version} if version else {}

@@ -77,7 +77,6 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield the columns and metrics of each launch, for a file with a row per metric."""
     launches: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
     for row in rows:
         _, metrics = launches.setdefault((row["ID"], row["Process ID"]), (row, {}))
@@ -128,13 +127,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the value of the first metric in `names` that the launch has, in SI units, or None if it has none.
-
-    Args:
-        metrics: Metrics of the launch.
-        names: Possible names of the metric.
-        units: Factors to SI units, keyed by the file's unit.
-    """
+    """Return the first available metric of `names` in SI units. `units` has a factor for each unit in the file."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -148,10 +141,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield the results with the block as their config.
-
-    If launches with the same block differ in grid or shared memory, also add the differing values to the configs.
-    """
+    """Yield the results with the block as config. If the block is ambiguous, add grid and shared memory."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

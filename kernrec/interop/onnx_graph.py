@@ -74,10 +74,7 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the node that reads a node's first output.
-
-        Return None if not exactly one node reads the output, or if it is an output of the model.
-        """
+        """Return the only node that reads a node's first output, or None if there is none or the model returns it."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
@@ -87,7 +84,6 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
     """Read the graph of an ONNX model, and infer the shapes of its tensors.
 
     Args:
-        path: Path of the file.
         fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:

@@ -43,7 +43,6 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Read the workload of an ONNX model. Nodes with equal problems form one layer with the name of the first node.
 
     Args:
-        path: Path of the file.
         fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:
@@ -79,10 +78,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _works(graph: Graph, node: Node) -> bool:
-    """Return whether a node takes time on the GPU.
-
-    Nodes in `FREE` take no time, nor do nodes whose result is constant, integer or boolean.
-    """
+    """Return whether a node takes time on the GPU. Constant, integer and boolean results are treated as free."""
     result = graph.result(node)
     if node.kind in FREE or result.constant:
         return False
@@ -106,10 +102,7 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm node, or None if kernrec has no op for it.
-
-    The ids of the nodes that form its epilogue are added to `absorbed`.
-    """
+    """Return the problem of a MatMul or Gemm node, or None if no op fits. Fused nodes are added to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -206,7 +199,6 @@ def _reduction(graph: Graph, node: Node) -> Problem | None:
 
 
 def _pairwise(graph: Graph, node: Node) -> Problem | None:
-    """Return the elementwise problem of a node with two inputs of equal shape, or None for other inputs."""
     x, y = graph.value(node, 0), graph.value(node, 1)
     if x.shape is None or x.shape != y.shape or x.constant or y.constant:
         return None
@@ -214,10 +206,7 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a Transpose node that swaps two groups of adjacent axes, or None for other permutations.
-
-    Axes of size 1 are ignored.
-    """
+    """Return the problem of a Transpose node that swaps two groups of adjacent axes, or None for other permutations."""
     x = graph.value(node, 0)
     if x.shape is None:
         return None
@@ -231,10 +220,7 @@ def _transposition(graph: Graph, node: Node) -> Problem | None:
 
 
 def _attention(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of an Attention node (opset 23), or None if its shapes are not supported.
-
-    Inputs have the shape (batch, heads, tokens, head_dim) or (batch, tokens, hidden).
-    """
+    """Return the problem of an Attention node (opset 23), or None if its shapes are not supported."""
     q, k = graph.value(node, 0), graph.value(node, 1)
     if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
         return None
@@ -287,7 +273,6 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
     Args:
         request: JSON object with path and title of the model, its fixed dimensions, and the folder.
-        limits: Resource limits of this process.
 
     Returns:
         JSON object with the number of layers, or with the reason why the model was rejected.

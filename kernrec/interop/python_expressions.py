@@ -47,7 +47,6 @@ class Translator:
         Args:
             names: Name of each parameter in kernel.toml, keyed by its original name.
             values: Values of each parameter, keyed by its original name.
-            dimensions: Number of dimensions of the problem size.
             noun: Noun for a name in error messages.
         """
         self.noun = noun
@@ -56,11 +55,7 @@ class Translator:
         self.dimensions = dimensions
 
     def expression(self, what: str, text: str) -> str:
-        """Translate an expression to the grammar of kernel.toml.
-
-        Raises:
-            UsageError: The expression cannot be translated. The message starts with `what`.
-        """
+        """Translate an expression to the grammar of kernel.toml. The message of a `UsageError` starts with `what`."""
         try:
             return ast.unparse(self._node(_tree(what, text)))
         except _RefusedError as refused:
@@ -146,11 +141,7 @@ def _called(function: ast.expr) -> str:
 
 
 def read_values(what: str, stated: object) -> list[Any]:
-    """Evaluate the values of a tuning parameter.
-
-    Args:
-        what: Beginning of error messages.
-        stated: A list from a JSON file, or text with a list in Python notation.
+    """Evaluate the values of a tuning parameter: a list from a JSON file, or text with a list in Python notation.
 
     Raises:
         UsageError: The text is not a list of values, or uses syntax that is not supported.

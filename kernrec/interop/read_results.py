@@ -37,13 +37,9 @@ class Format:
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None if kernrec cannot read results in this format. If the file is invalid or
-    truncated, the function raises `ValueError`, `UsageError` or `CutShort`. The message may lack the file name.
-    """
+    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only the configs, or None if kernrec cannot rank the configs in this format. It raises the
-    same errors as `results`.
-    """
+    """Function that reads only the configs, or None. It may raise the same errors as `results`."""
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
@@ -114,7 +110,6 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
     Text files may be compressed by gzip. Parquet files are also supported.
 
     Args:
-        path: Path of the file.
         options: Information that the file lacks. A table requires it, because it does not state which columns are
             tunables.
 
@@ -149,7 +144,6 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     """Read the distinct configs in a JSON file of vLLM, SGLang, Inductor or Triton, for use with a Triton function.
 
     Args:
-        path: Path of the file.
         source: Source of the Triton function. It determines the names of the tunables in the result, such as BLOCK_M or
             BLOCK_SIZE_M.
 

@@ -77,11 +77,7 @@ class MappedColumn:
 
     @classmethod
     def parse(cls, text: str) -> "MappedColumn":
-        """Parse a mapping such as `latency_s=time (ms)*1e-3`, `latency_s=us/1e6` or `block_x=bx`.
-
-        Raises:
-            UsageError: The text has another form.
-        """
+        """Parse a mapping such as `latency_s=time (ms)*1e-3` or `block_x=bx`. Raise `UsageError` for any other text."""
         name, equals, column = (part.strip() for part in text.partition("="))
         if match := re.fullmatch(r"(.+?)\s*([*/])\s*([\d.]+(?:[eE][+-]?\d+)?)", column):
             factor = float(match[3])
@@ -120,9 +116,7 @@ class ForeignResult:
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """Latency in seconds that the tool reports, or None if the config failed. Kernel Tuner reports the mean of its
-    runs.
-    """
+    """Latency in seconds that the tool reports (for Kernel Tuner, the mean), or None if the config failed."""
     samples_s: tuple[float, ...] = ()
     """Times of the single runs in seconds, if the tool reports them."""
     energy_j: float | None = None
@@ -144,9 +138,7 @@ class ForeignResult:
     sm_clock_hz: float | None = None
     """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
-    """Grid, block, and dynamic shared memory in bytes (None if unknown) of a launch that a profiler recorded. None for
-    other tools, which record tunables.
-    """
+    """Grid, block and dynamic shared memory (bytes or None) of a launch, or None if the tool records tunables."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +165,7 @@ class ForeignResults:
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """Return a `kernel_hash` for a kernel whose source is unknown.
-
-    The hash depends on the name of the kernel, the names of its tunables and the tool. It starts with `EXTERNAL`.
-    Hashes of known sources contain only hexadecimal digits.
-    """
+    """Return a `kernel_hash` for a kernel whose source is unknown. The hash starts with `EXTERNAL`."""
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
@@ -195,13 +183,7 @@ class StoredAs:
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """Convert the results of a file to measurements.
-
-    Args:
-        file: Results of one kernel and one problem.
-        problem: The measured problem.
-        stored: Names under which the measurements are stored.
-    """
+    """Convert the results of one kernel and problem to measurements, stored under the names in `stored`."""
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -238,11 +220,7 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the latency that the tool reported, with statistics of its samples.
-
-    Raises:
-        UsageError: The latency is not between the smallest and the largest sample.
-    """
+    """Return the reported latency with statistics of its samples. Raise `UsageError` if the samples contradict it."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()
@@ -270,11 +248,7 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
-    """Check that the database can store a config, and return the config.
-
-    Raises:
-        ValueError: The config has too many or no tunables, or a value that the database cannot store.
-    """
+    """Return the tunables as a config. Raise `ValueError` if the database cannot store it."""
     if not tunables or len(tunables) > MOST_TUNABLES:
         raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -287,21 +261,14 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Check that a value is a short, printable line of text, and return the value.
-
-    Raises:
-        ValueError: The value is something else. The message starts with `what`.
-    """
+    """Return `value` if it is a short, printable line of text. Otherwise, raise `ValueError` with `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """Return a member of a file's header as a name, or None if the member is missing or empty.
-
-    Kernel Tuner writes empty names if it runs without a GPU.
-    """
+    """Return a member of a file's header as a name, or None if the member is missing or empty."""
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 
@@ -347,11 +314,7 @@ def time_of(value: object) -> datetime:
 
 
 def latency_of(value: object, unit_s: float) -> float:
-    """Convert the time of a launch to seconds.
-
-    Args:
-        value: Time in the file's unit.
-        unit_s: Length of the unit in seconds.
+    """Convert the time of a launch to seconds. `unit_s` is the length of the value's unit in seconds.
 
     Raises:
         ValueError: The value is not a number, not positive, or too large.
@@ -387,7 +350,6 @@ def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s
     Args:
         joules: Energies in joules, keyed by the file's field.
         watts: Powers in watts, keyed by the file's field.
-        latency_s: Latency in seconds.
 
     Returns:
         Energy fields of a `ForeignResult`, or an empty dictionary if no plausible value exists.
@@ -412,13 +374,7 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Read the registers and shared memory of a result's code.
-
-    Args:
-        values: Fields of the file, keyed by name.
-
-    Returns:
-        Fields of a `ForeignResult`. Values that the file does not state are missing.
+    """Read the registers and shared memory of a result's code as fields of a `ForeignResult`.
 
     Raises:
         ValueError: A value is impossible.
@@ -439,7 +395,6 @@ def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
     """Select the kernel whose results to read from a file that may contain several kernels.
 
     Args:
-        names: Names of the kernels in the file.
         options: Options with the possible names of the kernel.
         title: Noun for a kernel in this file format, such as "benchmark".
 

@@ -130,13 +130,7 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the number of tensor elements between consecutive indices as an expression, or None if unknown.
-
-        Args:
-            target: Name of the indexed tensor.
-            count: Constant factor of the step, in bytes.
-            parameters: Parameters by which the step is multiplied.
-        """
+        """Return the number of tensor elements between consecutive indices, from a step of `count` bytes."""
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
             return None
@@ -164,10 +158,7 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the default number of elements in a buffer: the product of the two largest dimensions.
-
-        Return None if there are no dimensions, or more than two and not all values are known.
-        """
+        """Return the product of the two largest dimensions as a buffer's default size, or None if it is unknown."""
         names = list(self.dims)
         if len(names) > 2:
             sizes = {name: size for name, size in self.dims.items() if size is not None}
@@ -216,9 +207,6 @@ def read_arguments(
     """Derive dimensions, tensors and launch arguments of a spec from a kernel's parameters.
 
     Args:
-        source: Text of the source.
-        signature: The kernel's signature in the source.
-        facts: Properties of the compiled code.
         stated: The user's arguments, such as `n=4096` or `x=f32[n]`.
         expressions: The user's expressions for the launch and for shapes. A name in `stated` that is not a parameter
             but occurs in these expressions becomes a dimension.
@@ -306,10 +294,7 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return a null pointer, a pointer into a buffer, or a structure in the spec's notation.
-
-    Return an empty string for other values.
-    """
+    """Return a null pointer, a pointer or a structure in the spec's notation, or an empty string for other values."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

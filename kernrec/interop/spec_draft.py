@@ -58,7 +58,6 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     """Draft the spec of a kernel in a CUDA source.
 
     Args:
-        source: Path of the `.cu` file.
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
         suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
@@ -99,10 +98,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the launch in the file's host code with the most known values, or None if there is no launch.
-
-        Launches of the selected template instance are preferred.
-        """
+        """Return the launch of the host code with the most known values, or None if there is no launch."""
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
@@ -114,10 +110,7 @@ class _Drafter:
         )
 
     def _filled(self) -> dict[str, str]:
-        """Return the device variables that the host code sets, with their values if they are known integers.
-
-        Single integers with unknown values are left out.
-        """
+        """Return the device variables that the host code sets. Single integers with unknown values are left out."""
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -232,7 +225,6 @@ class _Drafter:
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
-        """Return comment lines about macros that cannot become tunables unless the user changes the source."""
         fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
         if not fixed:
             return []
@@ -240,12 +232,7 @@ class _Drafter:
         return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
 
     def _compiled(self, sm: int) -> CodeFacts:
-        """Compile the kernel, and return the properties of its code. Undefined macros become tunables.
-
-        Raises:
-            UsageError: The source cannot be compiled for a reason that the user can fix. The message says how.
-            CompileError: The compiler rejects the source for another reason.
-        """
+        """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
         result = self._compile(sm)
         if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
             device, self.text, self.host_code = self.text, self.whole, True
@@ -360,16 +347,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Create tunables for the block's extents along the axes on which the blocks to try differ.
-
-        Args:
-            blocks: Blocks to try.
-            macros_of_axes: Tunables of macros that determine the block. They are used instead of new tunables.
-            most: Maximum number of threads per block, or None for no limit.
-
-        Returns:
-            The block's extent along each axis as an expression, and constraints on the block with their reasons.
-        """
+        """Create tunables for the block's extents along the axes on which the blocks to try differ."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
@@ -408,10 +386,7 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the tunables that determine the block's extents, one per axis.
-
-        Such macros are recognized by usual names such as BLOCK_X. Return an empty list if an axis has none.
-        """
+        """Return the tunables that determine the block's extents, found by names such as BLOCK_X, or an empty list."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:
@@ -432,10 +407,7 @@ class _Drafter:
         return block
 
     def _expression(self, flag: str, text: str) -> str:
-        """Translate a user's expression to the grammar of a spec.
-
-        The expression uses names of the source, `ceil(a/b)`, and `/` for integer division.
-        """
+        """Translate a user's expression, with `ceil(a/b)` and integer `/`, to the grammar of a spec."""
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)

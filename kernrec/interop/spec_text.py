@@ -65,19 +65,12 @@ def quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Make a text fit on one line, for a TOML comment.
-
-    Each sequence of spaces, line breaks and control characters becomes one space.
-    """
+    """Make a text fit on one line: each sequence of spaces, line breaks and control characters becomes one space."""
     return re.sub(r"[\x00-\x20\x7f]+", " ", text)
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Check that a spec has no parts left to fill in.
-
-    Raises:
-        UsageError: The spec contains `MARK`. The message names `place` and the line numbers.
-    """
+    """Raise `UsageError` with `place` and line numbers if a spec contains `MARK`, a part left to fill in."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -87,12 +80,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Parse a comma-separated list of distinct integers.
-
-    Args:
-        wrong: Message of the `UsageError` that is raised for any other text.
-        text: The list.
-    """
+    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` for any other text."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)

@@ -45,7 +45,6 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
     """Read the kernel that a T1 file describes.
 
     Args:
-        path: Path of the T1 file.
         source: Source file of the kernel. The default is the file that the T1 file names, in the folder of the T1 file.
 
     Returns:
@@ -132,7 +131,6 @@ class _T1Reader:
         return expression.identifier(title)
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
-        """Convert a parameter name to an identifier for kernel.toml that is not in `taken`."""
         identifier = name.lower().lstrip("_")
         while identifier in taken or not is_identifier(identifier):
             identifier = f"t_{identifier}"
@@ -177,16 +175,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Convert the kernel's arguments to the notation of kernel.toml.
-
-        Args:
-            source: Text of the kernel's source.
-            values: Values of the tuning parameters, keyed by name.
-
-        Returns:
-            The tensors, the launch arguments in order, and the expressions whose sum is the dynamic shared memory in
-            bytes.
-        """
+        """Return tensors, launch arguments, and expressions whose sum is the dynamic shared memory in bytes."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -246,10 +235,7 @@ class _T1Reader:
         return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """Return the expected contents of the kernel's arguments, keyed by argument name.
-
-        The contents are arguments of `ReferenceData`.
-        """
+        """Return the expected contents of the kernel's arguments in `ReferenceData`, keyed by argument name."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -337,7 +323,6 @@ def _number(value: Any, dtype: str) -> str:
 
 
 def _parameters(source: str, name: str) -> int | None:
-    """Return the number of parameters in the kernel's declaration, or None if it cannot be determined."""
     match = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", source)
     if match is None or "#" in match[1]:
         return None
@@ -349,7 +334,6 @@ def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
 
     Args:
         spec: Path of a kernel.toml or of a T1 file (.json).
-        source: Source file of the kernel.
 
     Returns:
         The kernel, and notes on ignored parts of the spec.

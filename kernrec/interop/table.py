@@ -140,11 +140,7 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
 def _mapped(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
 ) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    """Rename and scale columns of a table as the option `--map` specifies.
-
-    Returns:
-        The new column names and rows.
-    """
+    """Rename and scale columns of a table as the option `--map` specifies."""
     for each in mapped:
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
@@ -164,7 +160,6 @@ def _mapped(
 
 
 def _plain(text: str) -> object:
-    """Convert the text of a CSV cell to a number or boolean if possible. An empty cell becomes None."""
     if not text:
         return None
     for kind in (int, float):

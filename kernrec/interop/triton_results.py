@@ -31,9 +31,7 @@ MEMBER = "configs_timings"
 ENDING = ".autotune.json"
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Compiler options with their default values (None if there is no fixed default). An option is dropped if all configs
-have its default.
-"""
+"""Compiler options with their defaults (None if there is none). Options that always have the default are dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
@@ -53,10 +51,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """Read the configs in an autotune cache, without those that failed. Their times may be measured or predicted.
-
-    For the errors that it raises, see `read_results.Format`.
-    """
+    """Read the configs in an autotune cache, without those that failed. Errors are those of `read_results.Format`."""
     document = file.document()
     document.pop(PREDICTED, None)
     ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
@@ -129,8 +124,6 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
     """Return the lookup table's key for a matmul, without a device.
 
     Args:
-        dims: Dimensions `m`, `n` and `k`.
-        dtype: Data type of both inputs.
         layout: `nn`, `nt`, `tn` or `tt`. A `t` means that the input is stored transposed.
 
     Raises:
@@ -146,13 +139,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """Convert a config to a config of the lookup table.
-
-    Args:
-        config: Config with the names in `TUNABLES`.
-        k: Inner dimension of the matmul.
-        dtype: Data type of both inputs.
-    """
+    """Convert a config with the names in `TUNABLES` to the lookup table's form, for a matmul of inner dimension `k`."""
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},
@@ -165,10 +152,6 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
     """Parse a lookup table.
-
-    Args:
-        text: Text of the table.
-        title: Name of the file, for error messages.
 
     Returns:
         The configs of `TEMPLATE` for each key. They contain only tunables.

@@ -88,10 +88,7 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a Kernel Tuner cache, which may be truncated.
-
-    For the errors that it raises, see `read_results.Format`.
-    """
+    """Read the results in a Kernel Tuner cache, which may be truncated. Errors are those of `read_results.Format`."""
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
@@ -108,13 +105,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Parse a Kernel Tuner cache. If it is truncated, close its brackets after the last complete entry.
-
-    Kernel Tuner writes one entry per line, so at most one entry is incomplete.
-
-    Returns:
-        The JSON value, and the number of incomplete entries that were dropped.
-    """
+    """Parse a Kernel Tuner cache without an incomplete last entry. Also return the number of dropped entries."""
     try:
         return whole_document(text), 0
     except CutShort:
@@ -129,7 +120,6 @@ def _closed(text: str) -> tuple[Any, int]:
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tunables in the header of a Kernel Tuner cache."""
     keys, params = header.get("tune_params_keys"), header.get("tune_params")
     if not keys and isinstance(params, dict):
         keys = list(params)
@@ -173,9 +163,7 @@ def _error(entry: Mapping[str, Any]) -> str | None:
 _T4 = "T4"
 VERSION = "1.0.0"
 KTT = "KTT"
-"""Name of the autotuner KTT in T4 documents. Documents of KTT 2.2 have no schema version, name the GPU in `device`
-instead of `device_name`, and store the values of configs as text.
-"""
+"""Name of KTT in T4 documents. KTT 2.2 writes no schema version, the GPU as `device`, and values as text."""
 
 INVALIDITIES = {
     "correct": Outcome.OK,
@@ -365,7 +353,6 @@ def _clblast_problem(document: dict[str, Any], family: str) -> StatedProblem:
 
 
 def _clblast_result(entry: object, problem: StatedProblem) -> ForeignResult | None:
-    """Return the result of a config, or None if its time is below the file's resolution."""
     if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict):
         raise ValueError("expected an object with parameters")
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})

@@ -85,10 +85,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Read the workload of an ONNX model.
-
-    A separate process (`onnx_layers`) reads the untrusted model. This process checks the layers that it returns.
-    """
+    """Read an ONNX workload in a separate process (`onnx_layers`), because the model is untrusted."""
     import tempfile  # Other workloads do not need this import.
 
     from kernrec.store.reader import read_apart
@@ -113,10 +110,7 @@ def _toml(path: Path) -> Workload:
 
 
 def _csv(path: Path) -> Workload:
-    """Read the workload in a CSV file with a row per layer.
-
-    The columns are `op` and the op's dimensions. Optional columns are `name`, `count`, `dtype` and `layout`.
-    """
+    """Read a CSV file with columns for `op` and dimensions, and optionally `name`, `count`, `dtype` and `layout`."""
     with _opened(path) as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
@@ -174,14 +168,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from the entries of a file. Entries with equal problems form one layer.
-
-    Args:
-        path: Path of the file.
-        entries: Line number and content of each entry, in the form that `layer_from` accepts. Entries with unknown ops
-            are skipped, and listed in `Workload.unknown`.
-        ordered: Whether the layers keep the order of the file. If False, the most frequent problem comes first.
-    """
+    """Create a workload from entries with line numbers. Entries with equal problems form one layer."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()
@@ -212,10 +199,7 @@ def _named(layer: Layer, count: int) -> Layer:
 
 
 def _opened(path: Path) -> Any:
-    """Open a UTF-8 file with or without a byte order mark.
-
-    Invalid bytes are replaced by a character that the parsers reject.
-    """
+    """Open a UTF-8 file with or without a byte order mark. Invalid bytes become a character that parsers reject."""
     _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
@@ -238,11 +222,7 @@ ENDINGS = (*_READERS, ".onnx", ".json")
 
 
 def append_query(path: Path, problem: Problem) -> None:
-    """Append a query to a query log, and create the file if it does not exist.
-
-    Raises:
-        UsageError: The log cannot be written.
-    """
+    """Append a query to a query log, and create the log if necessary. Raise `UsageError` if it cannot be written."""
     line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

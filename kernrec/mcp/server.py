@@ -35,14 +35,7 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read.
-
-    Args:
-        path: the folder; None if tools may not read any files.
-
-    Raises:
-        UsageError: The folder does not exist.
-    """
+    """Folder whose files the tools may read, or None for no files. Raises `UsageError` if the folder does not exist."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -50,22 +43,13 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file in the folder.
-
-        Args:
-            name: path of the file, relative to the folder.
-
-        Raises:
-            UsageError: The file cannot be read, or is outside the folder, possibly through a link.
-        """
+        """Return the text of a file, by its path relative to the folder. Raises `UsageError` if the file cannot be read
+        or is outside the folder, possibly through a link."""
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Replace each GPU file in a comma-separated list by the name of its GPU.
-
-        Raises:
-            UsageError: A file is outside the folder, or describes an impossible GPU.
-        """
+        """Replace each GPU file in a comma-separated list by the name of its GPU. Raises `UsageError` if a file is
+        outside the folder, or describes an impossible GPU."""
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
 
@@ -102,7 +86,6 @@ class Tools:
     """Implementation of the tools, as methods with plain arguments. Messages of errors are one line.
 
     Args:
-        recommender: The recommender.
         folder: Folder whose files may be read.
         limits: Resource limits of each check and each analysis of a source.
     """
@@ -114,8 +97,7 @@ class Tools:
 
     def catalog(self) -> dict[str, Any]:
         """Return the names that other tools accept: GPUs, operators with their dimensions, library kernels and
-        networks.
-        """
+        networks."""
         ops = {
             op.name: {
                 "computes": op.title,
@@ -156,8 +138,7 @@ class Tools:
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
         """Check a kernel, and return the result. If there is no reference, return the first elements of each array
-        instead.
-        """
+        instead."""
         result = check(launch, reference, tolerance, self.limits)
         if reference is not None:
             return result.as_dict()
@@ -165,15 +146,8 @@ class Tools:
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     def source(self, source: str | None, file: str | None) -> str:
-        """Return the source of a kernel.
-
-        Args:
-            source: text of the source; None if a file is given.
-            file: path of a file in the folder; None if the text is given.
-
-        Raises:
-            UsageError: Both or neither are given, or the file cannot be read.
-        """
+        """Return a kernel's source from a text or a file in the folder. Raises `UsageError` if both or neither are
+        given, or the file cannot be read."""
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source
@@ -185,7 +159,6 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return a one-line description of the first argument that does not match the schema of a tool."""
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -206,8 +179,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 def make_server(tools: Tools) -> Any:
     """Return an MCP server that offers the tools. Their schemas are derived from the type annotations in this
-    function.
-    """
+    function."""
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -342,8 +314,7 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Explain the costs of a config: bottleneck, roofline, energy by component, and the changes that would gain
-        most.
-        """
+        most."""
         query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
         request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
         return tools.explain(request, config or {})
@@ -365,8 +336,7 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Analyze your own kernel for a GPU: predict time, energy and bottleneck, and find better block sizes or
-        configs.
-        """
+        configs."""
         text = tools.source(source, file)
         query = Query(objective_named(objective), inputs=inputs)
         return analyze_source(

@@ -6,7 +6,6 @@
     refine_planner.py, search_rounds.py, gpu_plan.py
                            the choosers of the strategies refine; guide and genetic; plan
     doctor.py              diagnosis of what this machine can measure
-
     campaign/   the main loop, the interface of choosers, the compile queue, the journal, the transfer to the database
     worker/     the process that owns the GPU, and its client, which restarts the process after a crash
     protocol/   measuring one config: correctness, latency, energy, drift, and the probe of the sensors

@@ -2,12 +2,9 @@
 
     Chooser -> device -> journal -> database -> Chooser
 
-Every strategy shares this loop. `Strategy.ALL` follows plans that are made beforehand; with the other strategies, a
-`Chooser` selects one batch of measurements at a time. The measurements are made on this machine, or on the GPUs of a
-cluster (`kernrec.cluster`).
-
-If this machine has several GPUs of one model, they divide the problems among them. Only one GPU measures each problem,
-because two GPUs of a model differ by more than good configs do. Only one campaign at a time writes to a database.
+`Strategy.ALL` follows plans that are made beforehand; with the other strategies, a `Chooser` selects one batch of
+measurements at a time. If this machine has several GPUs of one model, they divide the problems among them. Only one GPU
+measures each problem, because two GPUs of a model differ by more than good configs do.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,12 +49,11 @@ def collect(
         stopping: Function that is called often; once it returns true, the campaign ends.
 
     Returns:
-        Result of the campaign. If an error occurs after the campaign has begun, the result contains the error.
+        Result of the campaign. It contains the error if one occurs after the campaign has begun.
 
     Raises:
-        UsageError: The device does not exist, no config can run a problem, or the budget is impossible. This is raised
-            before any measurement.
-        KernrecError: There is no driver. This is raised before any measurement.
+        UsageError: The device does not exist, no config can run a problem, or the budget is impossible.
+        KernrecError: There is no driver.
     """
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
@@ -78,13 +74,12 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run one campaign at each operating point of a GPU. Stop after the first campaign that ends early.
-
-    Raises the errors of `collect`.
+    """Run one campaign at each operating point of a GPU until a campaign ends early. Raise the errors of `collect`.
 
     Args:
-        points: Power limits and clocks. All are checked before any measurement, and the GPU's settings are always
-            restored at the end. If `DEFAULT_POINT` is the only point, the settings are not changed.
+        points: Power limits and clocks. All are checked first, and the GPU's settings are always restored at the end.
+            If
+            `DEFAULT_POINT` is the only point, the settings are not changed.
         request: Request for one GPU of this machine.
         report: Function to call with each measurement and each note.
         stopping: Function that is called often; once it returns true, the campaign ends.
@@ -111,22 +106,12 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (in watts) and a clock (in hertz).
-
-    If no limits or no clocks are given, the GPU keeps its current value.
-    """
+    """Return every combination of a power limit (W) and a clock (Hz). By default, the GPU keeps its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model.
-
-    `Strategy.ALL` needs no chooser on one machine.
-
-    Args:
-        gpu: Name in the GPU catalog.
-        request: Request with the problems and the strategy.
-    """
+    """Return the chooser for a request on a GPU model with the catalog name `gpu`. `Strategy.ALL` needs none."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -136,11 +121,7 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Open the journal of a request's database, and first move the rows of interrupted runs from it to the database.
-
-    Yields:
-        The journal, and the number of rows that were moved.
-    """
+    """Move rows of interrupted runs to the database. Yield the open journal and the number of moved rows."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -154,11 +135,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the remaining rows from the journal to the database.
-
-    Returns:
-        The result with the new number of stored rows and, if storing failed or no config could be measured, the reason.
-    """
+    """Move the journal's remaining rows to the database, and return the result with the new row count or an error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -171,7 +148,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices that a request names, at least one. Raises the errors of `collect`.
+    """Return the devices that a request names, at least one. Raise the errors of `collect`.
 
     Args:
         request: Request with the GPU or the recording.
@@ -199,9 +176,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems. If there are several GPUs of one model, each GPU measures a part of the
-        problems.
-        """
+        """Measure the planned problems, divided among the GPUs if there are several of one model."""
         plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
@@ -244,15 +219,7 @@ class _LocalRun:
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
-        """Return a campaign on a device.
-
-        Args:
-            device: Device to measure on.
-            problems: Planned problems.
-            report: Function to call with each measurement and each note.
-            number: Number of the device, which is appended to the session's name; None if there is only one device.
-            devices: Number of devices that measure at the same time.
-        """
+        """Return a campaign on a device. `number` is appended to the session's name if there are several devices."""
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:

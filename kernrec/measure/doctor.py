@@ -104,14 +104,7 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
 
 
 def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
-    """Probe a GPU and save the result for later campaigns.
-
-    Returns:
-        The description of the GPU and the properties of its sensors.
-
-    Raises:
-        KernrecError: Probing failed.
-    """
+    """Probe a GPU, save the result for later campaigns, and return it. Raise `KernrecError` if probing fails."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": device.uuid, "scratch": scratch})
         try:

@@ -1,7 +1,7 @@
 """Compute how much of the standard workloads is measured on each GPU, and which measurements would help most.
 
-A layer counts as measured on a GPU if a database has a row of the layer that is not from a replay. A layer counts as
-recorded on a GPU if kernrec's shipped recordings of backends contain exactly this layer and GPU.
+A layer counts as measured if a database has a row of the layer that is not from a replay. A layer counts as recorded if
+kernrec's shipped recordings of backends contain exactly this layer and GPU.
 """
 
 from collections import defaultdict
@@ -60,9 +60,7 @@ class Gap:
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Layers of the standard workloads, keyed by op. Each layer is a tuple of problems that differ only in f16 or bf16,
-which count as one layer.
-"""
+"""Layers of the standard workloads by op. A layer is a tuple of problems that differ only in f16 or bf16."""
 
 
 def _standard_layers() -> _Layers:
@@ -119,11 +117,10 @@ def _catalog(name: str) -> GPU | None:
 
 
 def gaps(backend: Stack) -> list[Gap]:
-    """Return the unmeasured parts of the standard workloads by architecture and op, starting with those that matter
-    most.
+    """Return the unmeasured parts of the standard workloads by architecture and op, the most important first.
 
-    Gaps are sorted by the number of unmeasured layers times the number of GPUs. It is enough to measure on one GPU per
-    architecture, because its rows also train the models of the architecture's other GPUs.
+    Importance is the number of unmeasured layers times the number of GPUs. Measuring one GPU per architecture is
+    enough, because its rows also train the models of the architecture's other GPUs.
     """
     layers = _standard_layers()
     measured: dict[str, set[str]] = defaultdict(set)

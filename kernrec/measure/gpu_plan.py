@@ -41,13 +41,9 @@ from kernrec.store.measurement import Measurement
 CONFIGS = 4
 """Number of configs to draw per visit. Creating a problem's inputs takes as long as measuring about two configs."""
 SLOWEST = 10.0
-"""Multiple of the fastest predicted time above which configs are not measured, because their exact time does not
-matter.
-"""
+"""Multiple of the fastest predicted time above which the exact time of a config does not matter."""
 _POOL = 16 * CONFIGS
-"""Number of random configs to predict for each draw. Predicting a pool takes milliseconds; predicting a whole space
-takes tenths of a second.
-"""
+"""Number of random configs to predict for each draw. Predicting a whole space would take tenths of a second."""
 
 
 class Survey:
@@ -56,13 +52,7 @@ class Survey:
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Create a survey.
-
-        Args:
-            subject: Problems, with the kernels that compute them.
-            kernels: Function that returns the kernels of a problem, with the configs that can be measured.
-            seed: Seed of the random draws.
-        """
+        """Create a survey of problems. `kernels` returns the kernels of a problem with measurable configs."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
         # problems by op and kernel; problems with the fewest draws come first
@@ -138,13 +128,9 @@ class Survey:
 USUAL_BUDGET_S = 600.0
 """Default time budget of a plan, in seconds."""
 _FIXED_SHARE = 0.1
-"""Maximum fraction of the remaining time for each problem of the fixed part. With a budget of ten minutes, this is
-enough to measure energies.
-"""
+"""Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one visit with energy measurements to the next, because these visits take about five times as
-long. The number is odd, so that energies are measured in visits of both the survey and the planner.
-"""
+"""Number of visits from one with energies to the next; odd, so that both survey and planner measure energies."""
 
 
 class GpuPlan(Chooser):
@@ -224,7 +210,6 @@ def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
 
 
 def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
-    """Return the problems and configs of the fixed part that a recording contains."""
     by_key = {each.problem.key: each for each in load_recordings(recording, gpu.name)}
     tasks = []
     for each in fixed_part():
@@ -269,9 +254,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem if a kernel can run it on a GPU, otherwise its f16 version, or None if no kernel can run
-    either.
-    """
+    """Return the problem if a kernel can run it on a GPU, otherwise its f16 version, or None if neither can run."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -291,10 +274,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the problems of the standard workloads with their candidate configs (contenders).
-
-    Problems that no config can run are left out. If no problem is left, return None.
-    """
+    """Return the runnable problems of the standard workloads with their contenders, or None if there are none."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

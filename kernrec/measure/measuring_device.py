@@ -1,7 +1,4 @@
-"""Describe the device of a campaign: a GPU of this machine, or a recording to replay.
-
-`KernelMeasurement` measures the configs of a user's kernel.
-"""
+"""Describe the device of a campaign (a GPU of this machine or a replayed recording), and measure a user's kernel."""
 
 import os
 import uuid
@@ -52,9 +49,7 @@ class MeasuringDevice:
         return self.uuid_hash is None
 
     def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device, including the origin that is stored in the
-        campaign's rows.
-        """
+        """Return the settings of a campaign on this device, including the origin for the campaign's rows."""
         return CampaignSettings(
             session=session,
             effort=effort,
@@ -67,11 +62,7 @@ class MeasuringDevice:
         )
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Return a queue that compiles configs for this device, or None if the device needs no compiled code.
-
-        Args:
-            devices: Number of devices that measure at the same time.
-        """
+        """Return a queue that compiles configs for `devices` parallel devices, or None if no code is needed."""
         # Leave one CPU core free for each device's worker process, which must not be delayed.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)
@@ -94,7 +85,7 @@ def gpu_device(
 
     Raises:
         UsageError: The catalog does not contain the GPU.
-        KernrecError: The GPU still has the limits that a killed run has set, and they cannot be restored.
+        KernrecError: The limits that a killed run has set on the GPU cannot be restored.
     """
     gpu = find_gpu(present.name)
     restore_abandoned(present)
@@ -103,13 +94,7 @@ def gpu_device(
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
-    """Return the campaign device that replays a recorded GPU.
-
-    Args:
-        recording: Database with the recording.
-        name: Name of the GPU.
-        seed: Seed for drawing run times from the recorded samples.
-    """
+    """Return the campaign device that replays the GPU `name`, with run times drawn from the recorded samples."""
     gpu = find_gpu(name)
     opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
@@ -157,7 +142,7 @@ class KernelMeasurement:
             effort: `quick`, `normal` or `exhaustive`.
 
         Raises:
-            KernrecError: This machine cannot make the measurement. This is raised before any long computation.
+            KernrecError: This machine cannot make the measurement.
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)

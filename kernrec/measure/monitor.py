@@ -1,10 +1,7 @@
-"""Record a GPU's sensors while another program runs. NVML is read at a fixed period.
+"""Record a GPU's sensors while another program runs. NVML is read at a fixed period, about 0.1 ms of CPU time per
+sample.
 
-    start --- sample --- sample --- ... --- sample --- the command has ended
-          |<- period ->|
-
-Reading does not slow down the GPU, and takes about 0.1 ms of CPU time per sample. All values are for the whole board,
-including other processes and idle power. The GPU's settings are not changed. A trace is the list of samples; it is
+All values are for the whole board, including other processes and idle power. A trace is the list of samples; it is
 written as a CSV table with one row per sample and the fields of `SensorReading` as columns.
 """
 
@@ -76,10 +73,7 @@ def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
 
 
 def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """Return (energy in joules, source of the energy).
-
-    The energy is the difference of the energy counter or, without a usable counter, the integral of the power samples.
-    """
+    """Return (joules, source): from the energy counter or, without a usable counter, from the power samples."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
         return last - first, "counter"
@@ -91,8 +85,8 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 class TraceFile:
     """CSV file to which the samples of a trace are written one by one.
 
-    If the file cannot be created, `UsageError` is raised at once. If writing fails later, for example because the disk
-    is full, `UsageError` is raised at the end of the `with` block, so that the monitored program can continue.
+    `UsageError` is raised at once if the file cannot be created, but only at the end of the `with` block if writing
+    fails later, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,8 +173,8 @@ ShowSample = Callable[[SensorReading], None]
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C reaches the command just as without the monitor. If another signal asks the monitor to end, the monitor
-    forwards the signal to the command. The monitor does not wait for processes that the command leaves running.
+    Ctrl-C and other signals that ask the monitor to end reach the command. The monitor does not wait for processes that
+    the command leaves running.
 
     Args:
         command: Program and its arguments.

@@ -76,9 +76,7 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
 
 
 def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
-    """Return the requested problems that a recording contains for a GPU, with their recordings.
-
-    If the request names no problems, return all recorded problems.
+    """Return the requested problems (default: all) that a recording contains for a GPU, with their recordings.
 
     Raises:
         UsageError: The recording has none of the requested problems.
@@ -110,12 +108,7 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
 
 
 def context_of(request: CollectRequest, with_rows: bool) -> Context:
-    """Return the data for predictions: the shipped profiles, and the trained models beside the request's database.
-
-    Args:
-        request: Request with the database.
-        with_rows: Whether to include the measurements in the database.
-    """
+    """Return the shipped profiles, the trained models beside the database and, if `with_rows`, its measurements."""
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
     context.triton = False  # The devices measure only CUDA kernels.

@@ -3,8 +3,7 @@
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 
 The refinement ends when the budget is used up or the regret is low enough. Regret is the expected excess cost of the
-recommended configs over the best configs. The posterior describes one objective at one power limit and clock. GPUs of a
-cluster may make several visits at the same time.
+recommended configs over the best configs, for one objective at one power limit and clock.
 """
 
 import math
@@ -24,13 +23,9 @@ from kernrec.store.measurement import Measurement
 FORECAST_S = 600.0
 """Further seconds of measuring for which a result predicts how much the regret would decrease."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
-"""Initial estimates of the seconds that preparing a problem takes, and that measuring one latency takes. Both are
-updated from measurements.
-"""
+"""Initial estimates of the seconds for preparing a problem and for measuring one latency, updated later."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
-"""Standard deviation of the logarithm of a measured cost, by objective. It equals the drift that the protocol
-tolerates.
-"""
+"""Standard deviation of the logarithm of a measured cost, equal to the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
 """Number of visits between two checks whether the regret is below the bound that ends the refinement."""
 

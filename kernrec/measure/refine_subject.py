@@ -1,9 +1,8 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
-The candidate configs of a problem are called contenders. On a GPU, they are the library's configs that the recommender
-ranks best. In a recording, they are recorded configs: if the library can predict them, those that the recommender ranks
-best, otherwise a random sample. `Knowledge` holds a joint posterior of the costs of all contenders, and updates it from
-stored rows and new measurements.
+The candidate configs of a problem are called contenders: the configs that the recommender ranks best or, for a
+recording that the library cannot predict, a random sample. `Knowledge` holds a joint posterior of the costs of all
+contenders, and updates it from stored rows and new measurements.
 """
 
 import math
@@ -45,9 +44,7 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Assumed standard deviation of the logarithm of costs in a space without predictions. It is the median over recorded
-spaces.
-"""
+"""Assumed standard deviation of log costs without predictions: the median over recorded spaces."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,7 @@ class RefineSubject:
     """Hash of each kernel's source, keyed by kernel name, for each problem."""
 
     def task(self, problem: int, contender: int) -> Task:
-        """Return the task that measures a contender.
-
-        Args:
-            problem: Index of the problem.
-            contender: Index of the contender.
-        """
+        """Return the task that measures a contender. Both arguments are indices."""
         kernel, config = self.contenders[problem].keys[contender]
         source = None if self.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
@@ -93,10 +85,6 @@ class RefineSubject:
 
 def subject_on(name: str, request: CollectRequest) -> RefineSubject:
     """Return the contenders of the requested problems on a GPU model.
-
-    Args:
-        name: Name of the GPU.
-        request: Request with the problems.
 
     Raises:
         UsageError: No config can run a problem, or a recording has none of the problems.
@@ -118,12 +106,7 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
 
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
-    """Return a function that lists the kernels of a problem, with the configs that can be measured.
-
-    Args:
-        name: Name of the GPU.
-        request: Request with the database and, if configs are replayed, the recording.
-    """
+    """Return a function that lists a problem's kernels, with the configs that can be measured or replayed."""
     gpu, context = find_gpu(name), context_of(request, with_rows=True)
     if request.recording is None:
 
@@ -270,11 +253,7 @@ class Knowledge:
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement.
-
-        If the measurement failed, exclude the config from the posterior and return None. Also return None if the
-        measurement does not contain the objective's cost.
-        """
+        """Return the cost in a new measurement, or None. Exclude the config if the measurement failed."""
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:
@@ -296,11 +275,7 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best config has changed.
-
-        Args:
-            before: Index of the earlier best contender for each problem.
-        """
+        """Yield the problems whose best contender is not the one with the index in `before`."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

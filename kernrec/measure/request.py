@@ -22,23 +22,15 @@ class Strategy(StrEnum):
     """Method by which a campaign chooses measurements and decides when to stop."""
 
     ALL = "all"
-    """Measure one problem after another: screen the latency of configs, then measure energy near the Pareto front, and
-    finally measure the best configs repeatedly.
-    """
+    """Measure each problem in turn: screen latencies, measure energy near the Pareto front, then repeat the best."""
     PLAN = "plan"
-    """Measure a fixed set of configs, which is the same on every GPU, then the configs about which the models are most
-    uncertain.
-    """
+    """Measure a fixed set of configs, the same on every GPU, then the configs about which models are most uncertain."""
     REFINE = "refine"
     """Measure the configs that are expected to reduce the regret most per second of measuring."""
     GUIDE = "guide"
-    """Search one problem by expected improvement. Measure energy if a config's predicted interval reaches below the
-    best.
-    """
+    """Search one problem by expected improvement, measuring energies of configs that may be the best."""
     GENETIC = "genetic"
-    """Search one problem with a genetic algorithm. The signal-to-noise ratio of its model determines how many energies
-    are measured.
-    """
+    """Search one problem with a genetic algorithm. Its model's signal-to-noise ratio sets the number of energies."""
 
     @property
     def searches(self) -> bool:
@@ -65,9 +57,7 @@ class CollectRequest:
     """Problems to measure; None for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
     database: Path
     gpu: str = "auto"
-    """GPU to measure on: `auto`, `all` (each GPU of this machine or of the recording), an index, a UUID or, for a
-    recording, a GPU's name.
-    """
+    """GPU to measure on: `auto`, `all` (of this machine or of the recording), an index, a UUID or a recorded name."""
     recording: Path | None = None
     """Database with a recording to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
@@ -84,9 +74,7 @@ class CollectRequest:
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock at which the GPU is set to measure."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's kernels. If the database has profiles of the kernel, these
-    order its configs.
-    """
+    """User's kernel to measure instead of the library's. Profiles in the database, if any, order its configs."""
     folder: Path = Path()
     """Folder of the files that the spec of the user's kernel names."""
 
@@ -108,11 +96,7 @@ class CollectRequest:
         return self.effort if self.strategy is Strategy.ALL else chosen
 
     def check(self, many_gpus: bool = False) -> None:
-        """Raise `UsageError` for mistakes in the request that can be found without opening a device.
-
-        Args:
-            many_gpus: Whether the measurements are made on a cluster.
-        """
+        """Raise `UsageError` for mistakes that can be found without a device. `many_gpus` is true on a cluster."""
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
         if self.strategy is Strategy.PLAN and self.problems is not None:

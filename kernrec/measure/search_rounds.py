@@ -1,11 +1,9 @@
 """Choose measurements for a search of one problem for the lowest latency, energy or energy-delay product.
 
-In each round, the search strategy chooses some configs whose latency to measure, and then some configs whose energy to
-measure. The strategy is the guide (`kernrec.model.search.energy_guide`) or the genetic search
-(`kernrec.model.search.genetic_search`).
-
-All GPUs of a model share the latency measurements of a round. Only one GPU measures the energies of all rounds, because
-GPUs of one model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
+In each round, the search strategy (`kernrec.model.search.energy_guide` or `genetic_search`) chooses some configs whose
+latency to measure, and then some configs whose energy to measure. All GPUs of a model share the latency measurements.
+Only one GPU measures the energies of all rounds, because GPUs of one model differ in power by more than good configs
+do. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -127,10 +125,7 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latency measurements, and return whether it has any configs.
-
-        On several GPUs, visits of the previous round may still be in progress.
-        """
+        """Begin another round of latency measurements, and return whether it has any configs."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
             return False  # There are too few results to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()

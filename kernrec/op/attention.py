@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the derived dimension `group`, the number of query heads per key/value head.
-
-    Raises:
-        UsageError: The dimensions are inconsistent, for example because a causal query has no key.
-    """
+    """Return `group`, the number of query heads per key/value head. Raise UsageError for inconsistent dimensions."""
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
@@ -73,10 +69,7 @@ OUTPUTS = ("bf16", "f16")
 
 
 def _flops(d: Names) -> int:
-    """Return the FLOPs of both matmuls, counting only pairs of a query and a key that are not masked.
-
-    The softmax is not counted, as in published figures.
-    """
+    """Return the FLOPs of both matmuls for pairs that are not masked, without the softmax, as in published figures."""
     return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
 
 
@@ -93,9 +86,6 @@ def pairs(d: Names) -> int:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of elements of k and v that no query reads, because they are before the first query's
-    window.
-    """
     before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
     return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
 
@@ -111,10 +101,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the distributions of the inputs (q, k, v and scales) that are not standard normal.
-
-    They give the scores a standard deviation of 2, so that a few keys dominate, as in trained networks.
-    """
+    """Return the inputs' distributions that are not standard normal. As in trained networks, a few keys dominate."""
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the output height p and the output width q.
-
-    Raises:
-        UsageError: The groups do not divide the channels, or the filter is larger than the padded input.
-    """
+    """Return the output height p and width q. Raise UsageError for inconsistent dimensions."""
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
         raise UsageError(f"conv2d groups={groups} must divide c={d['c']} and k={d['k']}")
@@ -63,18 +59,8 @@ def _untouched(d: Names) -> dict[str, int]:
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """Return the number of positions along an input axis that at least one output reads.
-
-    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder modulo the
-    stride form a progression. In a progression, each tap reads `outputs` consecutive positions, and a later tap starts
-    at a later position.
-
-    Args:
-        size: length of the input axis.
-        outputs: length of the output axis.
-        taps: length of the filter along the axis.
-        d: dimensions of the problem, from which stride, dilation and padding are read.
-    """
+    """Return the number of positions along an input axis that at least one output reads. Positions i*stride +
+    j*dilation - padding with the same remainder modulo the stride form a progression, in which each tap reads a run."""
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
         return size  # Consecutive outputs and taps are one position apart, so no position is skipped.

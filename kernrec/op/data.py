@@ -24,11 +24,9 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round values to a data type and return an array of this type.
-
-    Values are rounded to nearest, ties to even. In 8-bit and 4-bit types, values out of range become the largest number
-    of their sign. Types that NumPy lacks, such as bf16, are returned as bit patterns.
-    """
+    """Round values to a data type and return an array of this type. Values are rounded to nearest, ties to even. In
+    8-bit and 4-bit types, values out of range become the largest number of their sign. Types that NumPy lacks, such as
+    bf16, are returned as bit patterns."""
     import numpy as np
 
     if dtype in _INTEGERS:
@@ -83,15 +81,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Return the problem's outputs in float64, computed by NumPy.
-
-    Args:
-        inputs: Arrays keyed by tensor name, in the memory format that the function `inputs` returns. Flat arrays are
-            reshaped.
-
-    Raises:
-        UsageError: An input is missing or has the wrong number of elements.
-    """
+    """Return the problem's outputs in float64, computed by NumPy from arrays as `inputs` returns them (or flat). Raises
+    `UsageError` if an input is missing or has the wrong number of elements."""
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":

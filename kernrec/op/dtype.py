@@ -10,9 +10,7 @@ ELEMENT_BYTES = {
     "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
     "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
-"""Bytes per element of every type that a tensor of a kernel can have. A tf32 tensor is stored as f32. Kernels round its
-elements to TF32 when they multiply them.
-"""
+"""Bytes per element of every type of a kernel's tensors. tf32 is stored as f32 and rounded when multiplied."""
 
 _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
 """Bits per element of the types that occur only in quantized tensors (`FORMATS`)."""
@@ -20,9 +18,7 @@ _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
 
 @dataclass(frozen=True)
 class Format:
-    """Quantization format of a matmul's weights and activations. Groups of neighboring elements along k share a
-    scale.
-    """
+    """Quantization format of a matmul. Groups of neighboring elements along k share a scale."""
 
     weights: str
     """Type of the weight elements."""
@@ -35,9 +31,7 @@ class Format:
     activations: str
     """Type of the activations in the multiplication. bf16 means that activations are not quantized."""
     activation_group: int
-    """Number of elements along k that share an activation scale. It is 0 if the tensor has a single scale, or no scale
-    (bf16).
-    """
+    """Number of elements along k that share an activation scale, or 0 for a single scale or none."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 
@@ -55,9 +49,7 @@ class Format:
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales. Scales of groups have the type of the weight scales, others are
-        f32.
-        """
+        """Return the type of the activation scales: that of the weight scales for groups, else f32."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -72,8 +64,7 @@ FORMATS = {
 }
 """Quantization formats, keyed by dtype. Sources: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4`
 as in cuBLAS (documentation, "Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group
-size of AWQ and GPTQ.
-"""
+size of AWQ and GPTQ."""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),
@@ -103,10 +94,7 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name of a data type, such as `f16` for `fp16`, `half` or `Float16`.
-
-    An unknown name is returned in lower case. The caller decides whether to refuse it.
-    """
+    """Return the canonical name of a data type, such as `f16` for `half`, or an unknown name in lower case."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 

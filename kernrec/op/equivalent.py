@@ -19,20 +19,12 @@ _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
 """Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column, which is the result of the
-matvec.
-"""
+"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
-    """Return a matvec as the matmul of a linear layer (layout `nt`): its rows are the vectors, and its weights the
-    matrix.
-
-    Problems of other ops are returned unchanged.
-
-    Args:
-        rows: Number of rows of the matmul; None for the problem's number of vectors. It may exceed `MOST_VECTORS`.
-    """
+    """Return a matvec as the matmul (layout `nt`) of a linear layer with its vectors as rows. Other problems are
+    returned unchanged. `rows` replaces the number of vectors and may exceed `MOST_VECTORS`."""
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
     return _as_matmul(problem) if rows is None else _matmul(problem, rows)
@@ -56,14 +48,7 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map names of tensors of an op to the names that the problem's own op uses for the tensors.
-
-    Names that are the same in both ops are omitted.
-
-    Args:
-        problem: problem of the op matmul or matvec.
-        op: op whose tensor names are the keys.
-    """
+    """Map tensor names of an op to those of the problem's own op (matmul or matvec), without equal names."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:
@@ -81,7 +66,6 @@ _as_matmul = lru_cache(maxsize=1024)(_matmul)
 
 
 def _as_matvec(problem: Problem) -> Problem | None:
-    """Return a matmul with few rows or one column as a matvec, or None for any other matmul."""
     sizes = problem.sizes
     if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
         return None

@@ -115,13 +115,6 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 
 def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
-    """Apply an activation function to x.
-
-    Args:
-        x: array of any shape.
-        activation: 0 for none, 1 for ReLU, 2 for GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), 3 for
-            SiLU.
-    """
     import numpy as np
 
     activated: np.ndarray = np.maximum(x, 0) if activation == 1 else x
@@ -141,10 +134,8 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""Instruction counts of each activation per 32 results, indexed by the dimension `activation`. GELU and SiLU need an
-exponential and a division. These counts and those of the bias were determined by emulating the tiled kernels
-(`tests/model/analytical/test_launch_time.py`).
-"""
+"""Instruction counts of each activation per 32 results, indexed by the dimension `activation`. They were determined by
+emulating the tiled kernels (`tests/model/analytical/test_launch_time.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Constant that layernorm and rmsnorm add under the square root. It is PyTorch's default, which GPT-2 and Llama
-3 use.
-"""
+"""Constant that layernorm and rmsnorm add under the square root: PyTorch's default."""
 
 _op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
 
@@ -31,7 +29,6 @@ def _rows(columns: str) -> tuple[Dim, Dim]:
 
 
 def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of x, of parameters with one value per column, and of y, in this order."""
     whole = d["rows"], d["columns"]
     return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
 

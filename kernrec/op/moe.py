@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the derived dimensions: the number of experts on this GPU, and the columns of each expert on this GPU."""
     for whole, part in (("experts", "ep"), ("intermediate", "tp")):
         if d[whole] % d[part]:
             raise UsageError(f"moe {part}={d[part]} must divide {whole}={d[whole]}")
@@ -90,10 +89,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the distributions of the inputs (scores, weights and scales) that are not standard normal.
-
-    Scores have a standard deviation of 2, so that the first selected expert dominates, as in trained networks.
-    """
+    """Return the inputs' distributions that are not standard normal. As in trained networks, one expert dominates."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

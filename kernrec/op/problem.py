@@ -35,9 +35,7 @@ _KINDS = 1024
 """Maximum number of pairs of dtype and layout, as spelled by callers, for which an op caches the canonical names."""
 
 LARGEST = 2**31 - 1
-"""Maximum value of a dimension, and maximum number of elements of a tensor. Kernels index elements with 32-bit
-integers.
-"""
+"""Maximum value of a dimension and maximum number of elements of a tensor: kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +46,12 @@ class Dim:
     meaning: str
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the name of an earlier dimension whose value is the default; None if the dimension is
-    required.
-    """
+    """Default value, or the name of an earlier dimension whose value is the default; None if it is required."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems of this op had been stored.
-
-    The `dims` and the `key` of a problem omit a late dimension with its default value, which must be a number. So keys
-    that were stored before the dimension existed remain valid.
-    """
+    """Whether the dimension was added after problems had been stored. To keep their keys valid, `dims` and `key` omit a
+    late dimension with its default value, which must be a number."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +108,11 @@ class Op:
     derive: Callable[[Names], dict[str, int]] = _nothing
     """Returns all other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """Returns, for some tensors, the number of elements that no kernel needs to read.
-
-    Tensors that a kernel must read completely are omitted.
-    """
+    """Returns the number of elements that no kernel needs to read, for each tensor that has such elements."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Returns mean and standard deviation of each input whose values are not standard normal, keyed by tensor name."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the work of the epilogue (bias, activation), which profiles exclude: counts per 32 results, keyed by the
-    emulator's metric.
-    """
+    """Returns the work of the epilogue, which profiles exclude: counts per 32 results, keyed by emulator metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -177,15 +165,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all dimensions, given and derived, keyed by name.
-
-        Args:
-            sizes: all given dimensions, including defaults.
-            dtype: canonical data type.
-
-        Raises:
-            UsageError: The dimensions are inconsistent.
-        """
+        """Return all dimensions, given and derived, keyed by name. Raises `UsageError` if they are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -243,17 +223,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`.
-
-    Problems are hashable, and equal if their values are equal. Properties are computed once, so callers must not modify
-    the objects that they return.
-    """
+    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`. Problems are hashable, and equal if their
+    values are equal. Properties are computed once, so callers must not modify the objects that they return."""
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each given dimension in the op's order, without late dimensions that have their default
-    value.
-    """
+    """Name and value of each given dimension in the op's order, without late dimensions at their default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -272,33 +247,25 @@ class Problem:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return all dimensions keyed by name, including derived dimensions such as the height of a convolution's
-        output.
-        """
+        """Return all dimensions keyed by name, including derived ones such as a convolution's output height."""
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the values of all names that expressions in a kernel's spec may use: `sizes`, `dtype`, `layout` and
-        `dtype_bytes`.
-        """
+        """Return the values of the names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
-        """Return the canonical text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` converts it
-        back.
-        """
+        """Return the text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`, for `problem_from_key`."""
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     @property
     def title(self) -> str:
-        """Return the problem's key in a form for readers.
-
-        If a kernel's spec declares the problem, the title has the types of the outputs instead of dtype and layout.
-        """
+        """Return the problem's key in a form for readers. If a kernel's spec declares the problem, the title has the
+        types of the outputs instead of dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
@@ -310,9 +277,7 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Return a description of the first tensor that is too large for 32-bit indices, or None if there is no such
-        tensor.
-        """
+        """Return a description of the first tensor that is too large for 32-bit indices, or None."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -325,10 +290,7 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the compulsory memory traffic in bytes.
-
-        Each input element that is needed is read once, and each output element is written once.
-        """
+        """Return the compulsory bytes: each needed input element is read once, each output written once."""
         return self._traffic[1]
 
     @property

@@ -16,9 +16,7 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of random elements, keyed by dtype and chosen so that few elements saturate. Other dtypes
-use 1.
-"""
+"""Standard deviation of random elements, keyed by dtype (otherwise 1), chosen so that few elements saturate."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
@@ -27,43 +25,28 @@ def format_number(dtype: str) -> dict[str, int]:
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem with these dimensions, or None if its dtype is not one of
-    `FORMATS`.
-    """
+    """Return the quantization format of a problem with these dimensions, or None if it has none."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), keyed by the suffix that forms the name of the scales'
-    tensor.
-    """
+    """Return the shape of the scales of weights (rows, k), keyed by the suffix of the scales' tensor."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the suffix that forms the name of the scales'
-    tensor.
-
-    The result is empty for bf16 activations, which have no scales.
-    """
+    """Return the shape of the scales of activations (rows, k), keyed by the suffix of the scales' tensor. The result is
+    empty for bf16 activations."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return mean and standard deviation of the values of both operands and of their scales, keyed by tensor name.
-
-    After scaling, activations have standard deviation 1, and weights have standard deviation `wide`.
-
-    Args:
-        quantized: quantization format.
-        activations: name of the tensor of activations.
-        weights: name of the tensor of weights.
-        wide: standard deviation of the weights.
-    """
+    """Return mean and standard deviation of both operands and their scales, keyed by tensor name. After scaling,
+    activations have standard deviation 1, and weights have standard deviation `wide`."""
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
     if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
@@ -78,14 +61,8 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return quantized elements multiplied by their scales.
-
-    Args:
-        values: Elements with the shape (..., rows, k).
-        scale: Scales with the shape (..., row groups, groups); None if there are no scales.
-        group: Elements along k that share a scale; 0 if a whole row shares it.
-        rows: Rows that share a scale.
-    """
+    """Return quantized elements (..., rows, k) multiplied by their scales (..., row groups, groups), if any. `group`
+    elements along k (0: the whole row) and `rows` rows share a scale."""
     if scale is None:
         return values
     count, k = values.shape[-2:]

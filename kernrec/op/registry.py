@@ -39,14 +39,9 @@ def find_op(name: str) -> Op:
 
 
 def parse_shape(text: str) -> dict[str, int]:
-    """Parse dimensions from `name=value` pairs separated by commas, semicolons or spaces.
-
-    Names are converted to lower case. A value is an integer, and the suffix `k` multiplies it by 1024 (`4k` is 4096).
-    `Op.problem` checks later whether the op has the dimension and whether its value is in range.
-
-    Raises:
-        UsageError: The text is not a shape, or contains a dimension twice.
-    """
+    """Parse dimensions from `name=value` pairs separated by commas, semicolons or spaces. Names become lower case, and
+    `4k` is 4096. Raises `UsageError` if the text is not a shape or repeats a dimension. The op's dimensions are not
+    checked."""
     shape: dict[str, int] = {}
     for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
         name, equals, value = item.lower().partition("=")
@@ -63,31 +58,14 @@ def parse_shape(text: str) -> dict[str, int]:
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """Return the problem of an op whose dimensions are given as text.
-
-    Args:
-        op: name or alias of the op.
-        shape: dimensions, such as `m=4096,n=4096,k=4096`.
-        dtype: data type; None for the op's default.
-        layout: layout; None for the op's default.
-
-    Raises:
-        UsageError: The op, a dimension, the data type or the layout is unknown, or a dimension has an
-            impossible value.
-    """
+    """Return the problem of an op whose dimensions are given as text, such as `m=4096,n=4096,k=4096`. Raises
+    `UsageError` if a name is unknown or a value is impossible."""
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
-    """Return the problem with this `key`.
-
-    Args:
-        key: Key such as `matmul[m=1,n=2,k=3]f32,nn`.
-        own: Op that a kernel's spec declares. If its name matches, it takes precedence over registered ops.
-
-    Raises:
-        UsageError: The key is malformed, the op or a dimension is unknown, or a dimension has an impossible value.
-    """
+    """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`. The op `own`, which a kernel's spec declares,
+    takes precedence. Raises `UsageError` if the key is malformed or impossible."""
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()

@@ -26,30 +26,21 @@ MOST_PARTS = 1024
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items, such as images, sequences or rows.
-
-    Args:
-        batched: Whether a matmul has more than one pair of matrices.
-    """
+    """Return the dimension of an op that counts independent items, such as images, sequences or rows."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op if kernels may pad it, or None.
-
-    The result is None for the rows of a matmul whose first matrix is stored transposed. These rows are contiguous in
-    memory, so padding would change their alignment.
-    """
+    """Return the `items_dimension` of an op if kernels may pad it, or None. The result is None for the rows of a matmul
+    whose first matrix is stored transposed. These rows are contiguous in memory, so padding would change their
+    alignment."""
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """Return a copy of the workload with `batch` items, such as images or sequences, in one pass.
-
-    Raises:
-        UsageError: The batch is not positive, or the layers cannot be scaled to it.
-    """
+    """Return a copy of the workload with `batch` items, such as images or sequences, in one pass. Raises `UsageError`
+    if the batch is not positive, or the layers cannot be scaled to it."""
     if batch < 1:
         raise UsageError(f"batch is {batch}; expected at least 1")
     if batch == workload.batch:
@@ -62,12 +53,8 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return a copy of a decode workload in which each generated token attends to `context` tokens, including
-    itself.
-
-    Raises:
-        UsageError: The workload does not describe the generation of a token, or the context is not positive.
-    """
+    """Return a copy of a decode workload in which each generated token attends to `context` tokens, including itself.
+    Raises `UsageError` if the workload does not describe the generation of a token, or the context is not positive."""
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
         raise UsageError(
@@ -101,7 +88,6 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
 
 
 def _counted(problem: Problem, layer: Layer) -> str:
-    """Return the dimension that counts the independent items of a layer."""
     return layer.items or items_dimension(problem.op, problem.dim.get("batch", 1) > 1)
 
 
@@ -110,11 +96,8 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Split a layer into the smallest number of passes for which kernels can index its tensors.
-
-    Each pass has the same number of items, rounded up. If even `MOST_PARTS` passes do not suffice, the layer is
-    returned unchanged.
-    """
+    """Split a layer into the smallest number of passes for which kernels can index its tensors. Each pass has the same
+    number of items, rounded up. If even `MOST_PARTS` passes do not suffice, the layer is returned unchanged."""
     problem = layer.problem
     if problem.too_large is None:
         return layer
@@ -128,12 +111,7 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem that computes all items of a layer in one pass.
-
-    Args:
-        problem: problem of one pass, whose layout and data type the result has.
-        layer: layer that `in_parts` may have split into several passes.
-    """
+    """Return the problem of all items of a layer, from the problem of one of the passes that `in_parts` created."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)
@@ -141,11 +119,8 @@ def in_one_pass(problem: Problem, layer: Layer) -> Problem:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the workload with the part of each layer that one of `gpus` tensor-parallel GPUs runs.
-
-    Raises:
-        UsageError: The workload does not define how to split its layers, or a dimension cannot be divided.
-    """
+    """Return the workload with the part of each layer that one of `gpus` tensor-parallel GPUs runs. Raises `UsageError`
+    if the workload does not define how to split its layers, or a dimension cannot be divided."""
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
     if gpus == 1:

@@ -50,23 +50,17 @@ class Layer:
     count: int
     """Number of occurrences in one pass through the network."""
     layout_free: bool = False
-    """Whether the workload does not specify how the layer's tensors are stored. The problem then has the op's default
-    layout.
-    """
+    """Whether the workload does not specify the layout. The problem then has the op's default layout."""
     split: tuple[str, ...] = ()
     """Dimensions of the problem that tensor parallelism divides."""
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """Number of key/value heads whose projections are part of a matmul, and output features of each of these heads.
-    Under tensor parallelism, each GPU has at least one such head.
-    """
+    """Number of key/value heads in a matmul (each GPU has at least one), and output features of each of these heads."""
     items: str = ""
     """Dimension that counts the independent items of the layer; empty for the op's usual dimension."""
     parts: int = 1
-    """Number of passes into which each occurrence of the layer is split, each over a part of the items. `count` counts
-    all passes. The passes of an occurrence use the same weights.
-    """
+    """Number of passes into which each occurrence is split; `count` counts all passes. Passes share their weights."""
     alone: bool = False
     """Whether the layer is an independent problem: no other layer uses its tensors, and no tensor contains weights."""
 
@@ -114,16 +108,8 @@ class Workload:
         return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """Return the layers of one op.
-
-        Args:
-            op: the op, or its name.
-            dtype: data type of the returned layers; None for the network's.
-            layout: layout of the returned layers; None for the network's.
-
-        Raises:
-            UsageError: The op, the data type or the layout is unknown.
-        """
+        """Return the layers of one op, by default in the network's data type and layout. Raises `UsageError` if the op,
+        the data type or the layout is unknown."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(
@@ -150,17 +136,13 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload whose layers are used if the user gives no shape for an op. Raises `UsageError` for an
-    unknown op.
-    """
+    """Return the workload that is used if the user gives no shape. Raises `UsageError` for an unknown op."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """Return the workload in a TOML file. Raises `UsageError`, which names the file and the reason, if it is
-    invalid.
-    """
+    """Return the workload in a TOML file. Raises `UsageError`, which names the file, if it is invalid."""
     try:
         if path.parent == paths.shipped("datasets/workloads"):
             return _workload(path, shipped_toml(path))
@@ -248,8 +230,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that an op has in a network of this data type: the most similar type that the op
-    supports.
-    """
+    """Return the most similar data type that an op supports in a network of this data type."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

@@ -135,9 +135,7 @@ class Answers:
             return method(parameters)
 
     def options(self) -> dict[str, Any]:
-        """Return the names that the page offers: operators with dimensions and example layers, kernels, GPUs, and
-        networks.
-        """
+        """Return the names that the page offers: operators (with example layers), kernels, GPUs and networks."""
         ops = []
         for op in all_ops():
             _, layers = layers_of(NetworkRequest(None, op.name))

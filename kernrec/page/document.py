@@ -31,9 +31,7 @@ SERVED_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy of a served page. `unsafe-inline` is needed for styles, because Bokeh inserts style
-elements.
-"""
+"""Content security policy of a served page. `unsafe-inline` lets Bokeh insert style elements."""
 _REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none';"
     " form-action 'none'"
@@ -42,11 +40,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of a style sheet, script or HTML file of the page.
-
-    Raises:
-        KernrecError: The file belongs to Bokeh, which is not installed. The message names the extra to install.
-    """
+    """Return a style sheet, script or HTML file of the page. Raises `KernrecError` if Bokeh's files are not
+    installed."""
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")
@@ -58,11 +53,7 @@ def content(name: str) -> str:
 
 
 def served_document(data: dict[str, Any]) -> str:
-    """Return the document that loads style and scripts from its server.
-
-    Args:
-        data: Initial data for the page's script.
-    """
+    """Return the document that loads style and scripts from its server, with initial data for its script."""
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
     return _document(head, data, scripts)
@@ -98,9 +89,7 @@ MOST_BYTES = 6_000_000
 _EXPLAINED = 40
 """Maximum number of points of each front for which a report contains explanations. Most fronts have fewer points."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum number of points in all fronts of a report together, and number of points that each front may have in any
-case. A point takes 110 bytes.
-"""
+"""Maximum number of points in all fronts of a report (110 bytes each), and minimum number for each front."""
 
 
 def points_of_each(fronts: int) -> int:
@@ -114,7 +103,6 @@ def report(
     """Return a report as HTML, and one line for each part that is missing from it.
 
     Args:
-        answers: Answers of the page.
         gpus: GPUs to compare, at least one.
         subjects: Subjects of the fronts.
         workload: Name of a network to show; None to show no network.
@@ -196,9 +184,7 @@ def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the request parameters that identify a point in the answer of path `front`: kernel, config, power limit
-    and clock.
-    """
+    """Return the request parameters of a point in the answer of path `front`: kernel, config, power limit, clock."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]

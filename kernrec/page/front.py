@@ -68,13 +68,8 @@ class Subject:
         return candidates
 
     def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Answer:
-        """Return the answer for the subject, whose notes and baselines the page shows.
-
-        Args:
-            recommender: the recommender.
-            gpu: the GPU.
-            candidates: result of `candidates`; None if no kernel runs the problem in its data type.
-        """
+        """Return the answer for the subject, with notes and baselines. `candidates` is None if no kernel runs the
+        problem."""
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return answer(candidates, self.query, recommender.context, of_one_kernel=True)
@@ -118,21 +113,14 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the dimensions that the page initially shows for a kernel.
-
-    They are the default values in the kernel's spec, or the dimensions of the first layer in the default workload of
-    its op.
-    """
+    """Return the initial dimensions of a kernel: defaults of its spec, or the first layer of its op's workload."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown` first, then the user's own kernels.
-
-    Kernels that cannot be read are skipped.
-    """
+    """Return the kernels that the page offers: `shown`, then the user's own. Unreadable kernels are skipped."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -172,10 +160,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     measurements.
 
     Args:
-        recommender: The recommender.
         subject: The problem, with all kernels of its op or one kernel.
-        gpu: The GPU.
-        most: Maximum number of points.
 
     Returns:
         Plain values. `points` has one list per column. The columns `kernel`, `config`, `point`, `source` and
@@ -218,7 +203,6 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
 
 
 def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the part of the page's answer that does not depend on points."""
     problem = answer.problem
     return {
         "gpu": answer.gpu.name,
@@ -245,16 +229,8 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Select the points to show: the front, measured points, and the points nearest to the front.
-
-    Args:
-        candidates: candidates at all operating points.
-        front: indices of the front's points in the flattened table (operating points, candidates).
-        most: maximum number of points.
-
-    Returns:
-        The selected indices in the flattened table, ascending, and the number of points that were dropped.
-    """
+    """Return the flat indices of the points to show (the front, measured, nearest to the front), ascending, and the
+    number of dropped points."""
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
@@ -313,7 +289,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return when, where and by whom each measured point was measured, keyed by the index of the point."""
+    """Return when, where and by whom each measured point was measured, keyed by its index."""
     provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
         return provenance
@@ -340,20 +316,13 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five significant digits. This is more than their accuracy, and halves the size of the
-    JSON text.
-    """
+    """Round values to five significant digits, which are more than their accuracy and halve the JSON text."""
     return [float(f"{value:.5g}") for value in values]
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point, or -1 if no operating point has this power limit and clock.
-
-    Args:
-        candidates: candidates at several operating points.
-        power_limit_w: power limit in watts; None for the default limit.
-        clock_hz: locked clock in hertz; None if the clock is not locked.
-    """
+    """Return the index of an operating point, or -1 if there is none. None stands for the default power limit or an
+    unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number

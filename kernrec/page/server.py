@@ -63,9 +63,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore errors of connections that the browser closed during an answer. Print a traceback for all other
-        errors.
-        """
+        """Ignore errors of connections that the browser closed, and print a traceback for all other errors."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -53,7 +53,6 @@ def build_recommendations(
     """Return a recommendation for each candidate in `picked`, with its rank, then for each in `beside`, without ranks.
 
     Args:
-        candidates: the set that contains the picked candidates.
         picked: operating point and position of each candidate, best first.
         objective: objective whose costs determine the ranks.
         alike: number of similar configs that each candidate in `picked` represents; 0 for each by default.
@@ -105,10 +104,8 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the values that the engine computes for each candidate in `picked` and then in `beside`.
-
-    The last item is the latency and energy of the fastest candidate. See `build_recommendations` for the arguments.
-    """
+    """Return the values that the engine computes for each candidate in `picked` and then in `beside`. The last item is
+    the latency and energy of the fastest candidate. See `build_recommendations` for the arguments."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -124,7 +121,6 @@ def best_of_other_kinds(
     query's maximum power are skipped.
 
     Args:
-        candidates: the set that contains the picked candidates.
         picked: operating point and position of each candidate that was already picked.
         query: objective and bounds.
         first: index of the first operating point to pick from.
@@ -300,7 +296,6 @@ def answer(
 def _of_context(
     remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
 ) -> list[Remark]:
-    """Return the warnings about trained models, then `remarks`, then the notes on baselines."""
     warnings = tuple(context.models.warnings())
     return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.backends)]
 
@@ -309,9 +304,6 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
     """Return an answer that contains only baselines, for a problem that no kernel runs.
 
     Args:
-        context: context that provides the baselines.
-        problem: problem of an op.
-        gpu: the GPU.
         query: objective, operating point and backends.
         reason: error that explains why no kernel runs the problem.
 

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 WORTH_PADDING = 0.10
-"""Minimum saving of time, as a fraction, from which a note recommends padding. Smaller savings are not worth it,
-because the padding must be stored and zeroed."""
+"""Minimum saving of time, as a fraction, from which a note recommends padding."""
 
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
     """Yield notes on backends that cannot run a problem, backends without data, and sizes that are worth padding.
 
     Args:
-        context: context that provides the models of backends.
-        problem: problem of an op.
-        gpu: the GPU.
         backends: backends that the user requested; empty for all.
     """
     from kernrec.model.baselines.physics import derived
@@ -69,12 +65,6 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Seq
 
 
 def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
-    """Yield a text for each reason why backends cannot run a problem. The text lists these backends.
-
-    Args:
-        refusals: reasons, keyed by the name of the backend.
-        backends: backends to include; empty for all.
-    """
     by_reason: dict[str, list[str]] = {}
     for backend, reason in refusals.items():
         if is_wanted(backend, backends):
@@ -105,10 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op for which backends were recorded.
-
-    Data types that run about as fast as a recorded data type are included.
-    """
+    """Return the data types of an op for which backends were recorded, and types that run about as fast."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

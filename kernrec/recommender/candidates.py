@@ -48,7 +48,6 @@ class KernelCandidates:
         """Create a view of the candidates of one kernel.
 
         Args:
-            candidates: the candidate set.
             number: index of the kernel among all kernels of the problem.
             part: slice of the candidates in the set that belong to the kernel.
         """
@@ -97,10 +96,8 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor on the costs of each candidate, (C,), in comparisons with configs that were run.
-
-        It accounts for the error of the candidate's costs. See `CandidateSet.risk`.
-        """
+        """Factor on the costs of each candidate, (C,), in comparisons with configs that were run. It accounts for the
+        error of the candidate's costs. See `CandidateSet.risk`."""
         first = self.prediction.column
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
@@ -110,7 +107,6 @@ class KernelCandidates:
         The bottleneck is the resource that takes longest in the longest launch, or `POWER_LIMIT`.
 
         Args:
-            point: index of the operating point.
             position: position of the candidate among the candidates of the kernel.
         """
         first = self._set.point_range.start
@@ -138,7 +134,6 @@ class CandidateSet:
 
         Args:
             ranked: ranked candidates of one or more problems.
-            number: index of the problem.
             kernels: indices of the kernels to include; None for all.
             points: indices of the operating points to include; None for all. The first one is the reference for
                 comparisons.
@@ -268,11 +263,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Find the kernel of the candidate at `position`.
-
-        Returns:
-            Index of the kernel in `kernels`, the kernel's candidates, and the position of the candidate among them.
-        """
+        """Return the index of a candidate's kernel, the kernel's candidates, and the position among them."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -290,8 +281,7 @@ class CandidateSet:
 
 
 ROWS = 1 << 15
-"""Maximum number of configs times the number of problems in a batch. Larger batches are slower, because their arrays do
-not fit into the CPU cache."""
+"""Maximum number of configs times problems in a batch. Larger arrays do not fit into the CPU cache."""
 TOGETHER = 64
 """Maximum number of problems in a batch. The models of backends cache the times of this many problems."""
 
@@ -311,7 +301,6 @@ def candidate_set(
         tables: static tables of the kernels that implement the problem on a GPU; at least one.
         problem: problem of the data type and layout of the tables.
         points: operating points; at least one.
-        evidence: database rows about the problem and the GPU.
         models: trained models; None to use only the analytical model.
         whole_space: whether to estimate every config instead of only the most promising configs.
         inputs: kind of input data for which the tables were made.
@@ -330,11 +319,7 @@ def candidate_sets(
     models: "ModelStore | None" = None,
     inputs: str = RANDOM,
 ) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem, in order. A set may be empty.
-
-    Each set is bit-identical to the set that `candidate_set` returns for the problem. See `prediction.SpaceCosts` and
-    `candidate_set` for the arguments.
-    """
+    """Yield the candidates of each problem in order, bit-identical to the result of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
         ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)

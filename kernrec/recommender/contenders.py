@@ -30,8 +30,7 @@ MOST = 48
 LISTED = 8
 """Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
-"""Maximum number of features through which measurements on one problem inform about other problems. If there are more,
-they are projected onto this number at random."""
+"""Maximum number of features that relate problems. More features are projected onto this number at random."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement. The medians of two sessions differ by about this fraction."""
 
@@ -111,12 +110,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the model features of some candidates, without features for tunables, (len(chosen), F).
-
-    Args:
-        candidates: the candidate set.
-        chosen: positions of the candidates in the set.
-    """
+    """Return the model features of the chosen candidates, without features for tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -132,15 +126,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return logarithmic half-widths of 90 % intervals at the first operating point, (2, C).
-
-    The first row covers the total error of each candidate. The second row covers the error that a candidate does not
-    share with other configs of its kernel.
-
-    Args:
-        candidates: the candidate set.
-        quantity: `latency` or `energy`.
-    """
+    """Return logarithmic half-widths of 90 % intervals, (2, C): of the total and of the individual error."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
@@ -150,7 +136,6 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
     """Return contenders for a problem whose costs are not predicted. All of them have the same expected cost.
 
     Args:
-        problem: the problem.
         keys: key of each contender.
         deviation: standard deviation, over the configs, of the logarithm of the cost.
         weight: weight of the problem.
@@ -211,10 +196,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of decision trees for each problem, (C, columns), or None for each if one has no `inputs`.
-
-    The columns are the model features, then one column for each kernel and one for each tunable.
-    """
+    """Return the inputs of decision trees for each problem, (C, columns), or only None if a problem lacks `inputs`."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -257,10 +239,8 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return a point for each config, (configs, dimensions).
-
-    The distance of two points grows with the difference between the configs. The mean distance is about 1.4.
-    """
+    """Return a point for each config, (configs, dimensions). Similar configs are close; the mean distance is about
+    1.4."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -277,8 +257,6 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
     Rows about other configs are skipped, and so are rows without energy if the objective counts energy.
 
     Args:
-        contenders: contenders of a problem.
-        rows: measurements on this problem.
         objective: objective that determines the cost.
     """
     result = []
@@ -299,12 +277,7 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a measured cost; at least `_LEAST_NOISE`.
-
-    Args:
-        low: lower end of the 90 % interval of the cost; None if not stated.
-        high: upper end of the interval; None if not stated.
-    """
+    """Return the standard deviation of a measured cost's logarithm from its 90 % interval, at least `_LEAST_NOISE`."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
@@ -335,7 +308,6 @@ def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Obje
 
     Args:
         candidates: candidates at one operating point, whose costs were predicted without measurements.
-        evidence: database rows about the problem.
         objective: objective of a query without bounds.
 
     Returns:

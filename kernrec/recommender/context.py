@@ -102,9 +102,7 @@ class Context:
 
     def calls(self, name: str) -> list[Kernel]:
         """Return the newest analyzed version of a user's kernel, and all stored versions that differ only in the spec.
-
-        For a Triton function, each version describes one captured call. The list is empty for a library kernel.
-        """
+        For a Triton function, each version describes one captured call."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -115,10 +113,7 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return all kernels with this name.
-
-        The newest kernel of each source file in the user's databases comes first, then the library's kernel.
-        """
+        """Return all kernels with this name: the newest of each of the user's source files, then the library's."""
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:
@@ -142,15 +137,11 @@ class Context:
         return sorted(names)
 
     def _stored_kernels(self) -> "Iterator[_StoredKernel]":
-        """Yield each kernel in the user's databases, newest first within a database."""
         for path, (name, spec, source, signer) in self.stack.kernels():
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem on a GPU, and about equivalent problems of other ops.
-
-        Measurements were made with random inputs. So for other inputs, only the failed configs are returned.
-        """
+        """Return the rows about a problem and equivalent problems; only failed configs if inputs are not random."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -187,7 +178,6 @@ class Context:
         return joint
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
-        """Return the static tables of the library's Triton kernels that have profiles for a problem on a GPU."""
         kernels = triton_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
         tables = [self.kernel_table(k, problem, gpu) for k in kernels if self.find_profiles(k, problem, gpu)]
         return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
@@ -225,7 +215,6 @@ class Context:
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
     def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
-        """Return the error for a user's kernel without profiles. Its message names the command that creates them."""
         again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
         if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
             return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
@@ -249,10 +238,7 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of `Context` for a command that works on one database.
-
-    For the user's own database, the result is None, so that rows pulled from other people are searched too.
-    """
+    """Return the `databases` argument of `Context` for one database: None for the user's, to include pulled rows."""
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
@@ -277,17 +263,12 @@ class _StoredKernel:
 
 
 def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels with this name: the user's own, or other people's if the user has none."""
     named = [kernel for kernel in stored if kernel.name == name]
     return [kernel for kernel in named if kernel.owner is None] or named
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels that match a name as in `Context.kernel`.
-
-    Raises:
-        UsageError: the name has no file prefix, and several files contain kernels of this name.
-    """
+    """Return the stored kernels that match a name. Raise `UsageError` if the name is ambiguous."""
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

@@ -60,11 +60,8 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the end of an error message that says how to change a problem so that a kernel can run it.
-
-    The text names smaller dimensions, other data types and other layouts that can run. If there are none, it names the
-    constraint of each kernel that excludes the problem.
-    """
+    """Return the end of an error message: smaller sizes, other data types and other layouts that can run or, if there
+    are none, the constraint of each kernel that excludes the problem."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -91,7 +88,6 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
 
 @lru_cache(maxsize=8)  # Enumerating a space may take long.
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
-    """Return the config space of a kernel without constraint number `index` of `field`."""
     constraints = getattr(kernel, field)
     relaxed = replace(kernel, **{field: constraints[:index] + constraints[index + 1 :]})
     return Space(relaxed, sm, limits, dtype, layout)
@@ -111,7 +107,6 @@ def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Return whether any config of the spaces can run a problem. A kernel whose op cannot express it is skipped."""
     able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
     return any(len(space.at(problem).rows) for space in able)
 
@@ -121,15 +116,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of one dimension that a kernel can run, if the other dimensions stay as they are.
-
-    Return None if the size of this dimension is not the reason why no kernel runs the problem.
-
-    Args:
-        spaces: config spaces of the kernels.
-        problem: problem that no kernel runs.
-        name: name of the dimension.
-    """
+    """Return the largest size of a dimension that a kernel can run, or None if changing this size does not help."""
 
     def runs(value: int) -> bool:
         try:
@@ -174,10 +161,6 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
     Yield nothing if the GPU can compute in the problem's data type, or if this data type is quantized. Quantized types
     are not replaced, because users who ask about them compare GPUs.
-
-    Args:
-        problem: problem of an op.
-        gpu: the GPU.
     """
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
@@ -188,11 +171,8 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace the data type of a problem.
-
-    Types for which kernrec has a kernel come first. Otherwise, the most similar types come first. A type is excluded if
-    the GPU computes in it more slowly than in f32, as a P4 does in f16, or if it is quantized and has no kernel.
-    """
+    """Return the data types that can replace a problem's data type: first those with a kernel, then the most similar.
+    Types are excluded if the GPU computes in f32 faster, or if they are quantized and have no kernel."""
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)

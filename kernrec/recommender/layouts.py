@@ -31,8 +31,7 @@ from kernrec.util.light_dataclass import dataclass
 MATTERS = 0.10
 """Minimum slowdown, as a fraction, from which a note recommends another layout than the one that the user fixed."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for which another layout than the default is selected. A smaller saving is
-within the error of predictions, and the user must store the data in the other layout."""
+"""Minimum saving of time, as a fraction, for selecting another layout. Predictions are not more accurate than this."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,8 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first.
-
-    A kernel counts only if its constraints on sizes allow the problem. For example, a kernel for few rows does not
-    count for a problem with many rows. To save time, no config space is enumerated.
-    """
+    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first. A kernel
+    counts only if its constraints on sizes allow the problem."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -94,11 +90,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """Return, for each other layout, the size constraints of each kernel that the problem's layout lacks.
-
-    The constraints of a kernel are represented by an engine's `Space` with one config. The result depends only on the
-    op, data type and layout of the problem.
-    """
+    """Return, for each other layout, the size constraints of the kernels that the problem's layout lacks."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -148,9 +140,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
     costs are compared at the default power limit, so that the result does not depend on the query.
 
     Args:
-        context: databases and models.
         problem: problem in the op's default layout.
-        gpu: the GPU.
         others: layouts to try, from `layouts_that_matter`.
     """
     if measured := _measured_layout(context, problem, gpu, others):
@@ -187,10 +177,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in a layout in which it was measured, or None if the databases contain no measurements of it.
-
-    The layout of `problem` takes precedence, then the first of `others`.
-    """
+    """Return the problem in the first layout with measurements, or None. The layout of `problem` comes first."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -202,10 +189,8 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain | None:
-    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout.
-
-    Only kernels that the answer's layout lacks are considered, at the first operating point of the query.
-    """
+    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout. Only
+    kernels that the answer's layout lacks are considered, at the first operating point of the query."""
     problem, gpu = answer.problem, answer.gpu
     if not answer.recommendations:
         return None

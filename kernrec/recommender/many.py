@@ -29,11 +29,8 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs.
-
-    Index i of each field belongs to shape i. Costs are NaN if neither a kernel nor a backend runs the shape. The energy
-    is also NaN if the answer is a backend whose power is not known.
-    """
+    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs. Costs are NaN if
+    nothing runs the shape, and the energy is NaN if a backend's power is not known."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
@@ -48,8 +45,7 @@ class ManyAnswers(FormerNames):
     sources: tuple[str, ...]
     """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Backend whose baseline is the answer for the shape; empty for a shape with a recommended kernel or with no
-    answer."""
+    """Backend whose baseline is the answer for the shape; empty for a recommended kernel or no answer."""
     failures: Mapping[int, str]
     """Reason why neither a kernel nor a backend runs a shape, keyed by the index of the shape."""
 
@@ -90,9 +86,6 @@ def answer_many(
     """Return the top recommendation for each of many shapes of an op.
 
     Args:
-        recommender: the recommender.
-        op: name of the op.
-        gpu: name of the GPU.
         dims: sizes keyed by dimension. Each is one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock. Bounds are not allowed.
         kind: `dtype` and `layout` of all shapes. The defaults are those of `Request`.
@@ -131,7 +124,6 @@ def answer_many(
 
 
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
-    """Return the same values as `_row`, for the best candidate of a set."""
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
     table, point = candidates.ranked.kernels[number].costs.table, candidates.points[picked[0][0]]

@@ -57,8 +57,6 @@ def of_recommendations(
     The function keeps no reference to the candidate set, so that the memory of the set can be freed.
 
     Args:
-        candidates: the candidate set.
-        recommendations: recommendations of the answer.
         beside: additional recommendations that the answer shows (`Answer.beside`).
     """
     gpu = candidates.gpu
@@ -102,10 +100,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes on the reason why none of an op's Triton kernels runs the problem.
-
-    The notes are empty if such a kernel runs the problem, or if the op has no Triton kernel.
-    """
+    """Return a function that returns notes on why none of an op's Triton kernels runs the problem, if none does."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -193,7 +188,6 @@ def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -
     """Yield notes that say which measurements of a kernel are used or ignored, and why.
 
     Args:
-        considered: prediction of the analytical model for the kernel's configs.
         rescaled: candidates of the kernel if the answer contains predictions for them, otherwise None.
     """
     table, measured = considered.table, considered.measured[0]
@@ -284,16 +278,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return how much of the kernel's loops was extrapolated instead of emulated.
-
-    Args:
-        considered: prediction for the kernel's configs.
-        metric: `extrapolated`, or `sampled` for loops that depend on data.
-
-    Returns:
-        Number of configs with extrapolated loop trips, and the largest fraction of a config's instructions that was
-        extrapolated.
-    """
+    """Return the number of configs with extrapolated loops, and the largest extrapolated fraction of instructions."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles
@@ -318,7 +303,6 @@ _WHOLE = 0.995  # Larger fractions of the instructions are printed as 100 %.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:
-    """Return the number of profiled configs for which a metric is not zero."""
     if metric not in profiles.metrics:
         return 0
     return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))

@@ -71,8 +71,7 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """For each operating point, the positions of the measured candidates and their measurements. None if the
-        databases contain no rows about the kernel."""
+        """Positions and measurements of measured candidates at each operating point; None if no rows exist."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
@@ -143,12 +142,7 @@ class RankedSpace:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept.
-
-        Args:
-            kernel: index of the kernel.
-            problem: index of the problem.
-        """
+        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -165,19 +159,8 @@ class RankedSpace:
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Apply the measurements of a kernel to the costs of its candidates.
-
-        Args:
-            number: index of the kernel.
-            values: latency, energy and power of the candidates, (3, points, C).
-            kind: column of `kinds` that applies to each latency and energy, (2, points, C).
-            kinds: intervals and sources as in `Costs.kinds`, (2, 4, K).
-            scored: ascending positions of the N candidates that the kernel's model evaluated, (N,).
-            features: features of these candidates, (N, F).
-
-        Returns:
-            New `values`, `kind` and `kinds`.
-        """
+        """Apply the measurements of a kernel to `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K).
+        The model evaluated the N candidates at `scored`, which have the `features` (N, F)."""
         taken = self.kernels[number].taken
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
@@ -192,19 +175,13 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Number by which the engine marks a reference time that a physical model predicted. The number -1 marks a baseline,
-and a number of at least 0 is the index of a kernel."""
+"""Engine's number for a physical model's reference time. -1 marks a baseline; other numbers are kernels."""
 
 
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return reference times of a problem from other sources than kernels.
-
-    Returns:
-        Fastest baseline, or None if there is none; time that a physical model predicts, or None if it is not needed;
-        and the values in the engine's `Ranking::Figure`.
-    """
+    """Return the fastest baseline or None, a physical model's time or None, and values for the engine's `Ranking`."""
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -218,17 +195,7 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return costs that include measurements, if there are measurements for at least one operating point.
-
-    Predictions at a point without measurements are corrected by the point with the most measured configs, or by the
-    first of several such points.
-
-    Args:
-        predicted: predicted costs of the kernel's candidates, (points, C).
-        taken: for each operating point, the positions of the measured candidates and their measurements.
-        model: positions of the candidates that the kernel's model evaluated, and their features; None if no trained
-            model applies.
-    """
+    """Return costs with measurements. The point with most measurements corrects points without measurements."""
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

@@ -39,8 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers: of cached answers, of cached candidate sets by default, and of candidate sets that `prepare`
-estimates in one batch and caches."""
+"""Maximum numbers of cached answers, of cached sets by default, and of sets that `prepare` estimates in a batch."""
 _AHEAD = 64
 """Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
@@ -69,10 +68,8 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class Recommender:
-    """Answer requests with data of the given databases and of the shipped database.
-
-    The arguments are those of `Context`. Pass `context` instead to use a context that is already open.
-    """
+    """Answer requests with data of the given databases and of the shipped database. The arguments are those of
+    `Context`. Pass `context` instead to use a context that is already open."""
 
     def __init__(
         self,
@@ -90,11 +87,7 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender with the same databases for another kind of input data.
-
-        Args:
-            inputs: one of `kernrec.model.analytical.power.INPUTS`.
-        """
+        """Return a recommender for another kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
@@ -111,10 +104,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op.
-
-        See `Request` for the arguments and `answer` for the errors.
-        """
+        """Return the recommendations for one problem of an op. Arguments are as in `Request`, errors as in `answer`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -141,15 +131,8 @@ class Recommender:
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer for a problem. Answers are cached until a database changes.
-
-        Args:
-            problem: problem of an op.
-            gpu: the GPU.
-            query: objective, bounds and operating point.
-            fixed: whether the user fixed the layout. If True, a note reports a much faster layout. If None, the problem
-                keeps its layout, and other layouts are not considered.
-        """
+        """Return the answer for a problem, cached until a database changes. `fixed` states whether the user fixed the
+        layout; None means that other layouts are not considered."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
@@ -173,7 +156,6 @@ class Recommender:
 
         Args:
             problems: problems in the op's default layout.
-            gpu: the GPU.
             points: operating points of the answers. If possible, layouts are compared with estimates at these points,
                 so that the answers can reuse the estimates.
         """
@@ -238,7 +220,6 @@ class Recommender:
 
         Args:
             problems: problems of one op, data type and layout.
-            gpu: the GPU.
             query: query that applies to every problem.
             fixed: whether the user fixed the layout.
         """
@@ -261,10 +242,8 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem, in its data type or in a replacement.
-
-        The data type is replaced only if no kernel runs the problem and the GPU cannot compute in this data type.
-        """
+        """Return the answer in the data type of the problem or, if neither a kernel nor the GPU supports it, in a
+        replacement."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -298,10 +277,7 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return recommended configs of one kernel at the requested power limit, or over a range of limits.
-
-        The answer compares their costs with costs at the default power limit.
-        """
+        """Return configs of one kernel at the requested power limit, or over a range of limits."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
@@ -362,10 +338,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of a problem. They do not depend on the bounds of a query.
-
-        If there are several operating points, the power limits at which the kernels were measured are added to them.
-        """
+        """Return the candidates. If there are several points, the power limits of measurements are added."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(
@@ -379,12 +352,8 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidate sets of many problems, estimated in batches. A set may be empty.
-
-        Problems that cannot be estimated in a batch are skipped; use `candidates` for such a problem. A problem is
-        skipped if a database has rows about it, if no kernel implements it, if it is too large for the GPU's memory, or
-        if the launch geometry of one of its kernels depends on the problem.
-        """
+        """Yield the candidate sets of many problems, estimated in batches. Problems that cannot be estimated in a
+        batch, for example because a database has rows about them, are skipped; use `candidates` for them."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -405,12 +374,8 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the config that is actually best.
-
-        Returns:
-            One loss for the objective of the answer. For a Pareto front, one loss for latency and one for energy. Empty
-            if the answer contains only baselines.
-        """
+        """Return the expected loss from running the top recommendation instead of the actually best config: one loss,
+        or one for latency and one for energy on a Pareto front. Empty if the answer contains only baselines."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:

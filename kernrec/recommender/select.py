@@ -23,8 +23,8 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds of a query in the engine's form: index of the objective, maximum number of picks, maximum power in watts,
-maximum slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
+"""Bounds in the engine's form: index of the objective, maximum number of picks, maximum power in watts, maximum
+slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
@@ -40,10 +40,9 @@ def bounds_of(query: Query, top: int | None = None) -> Bounds:
 
 
 def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """Pick at most `top` candidates, best first. For a Pareto front, the fastest comes first.
+    """Pick at most `top` candidates of a non-empty set, best first. For a Pareto front, the fastest comes first.
 
     Args:
-        candidates: candidate set, which must not be empty.
         query: bounds and objective.
         first: index of the first operating point to pick from. Earlier operating points serve only as references.
         top: maximum number of picks; None for `query.top`.
@@ -62,7 +61,6 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     Args:
         picked: result of the engine. If no candidate satisfies the bounds, it is a number instead of picks: the lowest
             power of any candidate in watts, or NaN if no candidate has the requested source.
-        query: query with the bounds.
         gpu: name of the GPU, for the message.
 
     Raises:
@@ -81,10 +79,9 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
 def rows_of(
     candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
 ) -> tuple[list[Picked], list[int]]:
-    """Pick candidates as `select` does, and merge similar ones.
+    """Pick candidates of a non-empty set as `select` does, and merge similar ones.
 
     Args:
-        candidates: candidate set, which must not be empty.
         query: bounds and objective.
         first: index of the first operating point to pick from.
         of_op: whether the request is about an op, not about one kernel.
@@ -102,11 +99,7 @@ def rows_of(
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     """Return the indices of the Pareto-optimal candidates, fastest first. Of equal candidates, only the first counts.
-
-    Args:
-        latency: finite latencies of C candidates, (C,).
-        energy: finite energies of the candidates, (C,).
-    """
+    Latencies and energies must be finite, (C,)."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

@@ -1,7 +1,7 @@
-"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`.
+"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`, with one `Reader` per library.
 
-There is one `Reader` per library. Every call of a built kernel computes the `key` of each array, so `key` must be fast.
-If an earlier call had arrays with the same keys, the arrays need no other check. Otherwise, each array is checked.
+Every call of a built kernel computes the `key` of each array, so `key` must be fast. Arrays with the keys of an earlier
+call need no other check.
 """
 
 import sys
@@ -18,9 +18,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of each dtype in other libraries, starting with PyTorch's name. If NumPy lacks the dtype, a NumPy type with the
-same number of bits follows, which holds the raw bits.
-"""
+"""Names of each dtype in other libraries, PyTorch's first. If NumPy lacks the dtype, the last holds raw bits."""
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
@@ -103,10 +101,7 @@ class Reader(Protocol):
         """Return the number of the array's GPU, or -1 for host memory."""
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return a hashable key of everything that `address` checks, and the array's address.
-
-        The first item of the key is the device.
-        """
+        """Return a hashable key (device first) of everything that `address` checks, and the array's address."""
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
         """Return the start address of an array.
@@ -260,7 +255,7 @@ def view_of(array: Any, name: str, driver: Any) -> View:
         driver: Driver that finds the GPU of an address.
 
     Raises:
-        UsageError: The array has no `__cuda_array_interface__`.
+        UsageError: The array has no such interface.
     """
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
@@ -291,11 +286,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream.
-
-    Args:
-        stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address.
-    """
+    """Return the address of a CuPy or PyTorch stream, an object with `__cuda_stream__`, or an address itself."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

@@ -1,6 +1,4 @@
-"""Build a callable kernel for a range of shapes and a GPU: an op that runs on arrays and uses, for each shape, the
-config that kernrec recommends.
-"""
+"""Build a callable kernel for a GPU: an op on arrays that uses the recommended config of each shape."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -28,17 +26,11 @@ _MOST_CALLS = 4096
 class BuiltKernel:
     """An op as a function of arrays, created by `kernrec.build`.
 
-    The config for a shape is compiled when a call first needs it, or earlier by `compile`. Compiled code is cached on
-    disk.
+    The config for a shape is compiled when a call first needs it, or earlier by `compile`, and cached on disk.
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel. Programs should call `kernrec.build` instead.
-
-        Args:
-            target: Shapes, GPU and query.
-            driver: Driver that launches kernels; None for the GPUs of this machine, which are opened at the first call.
-        """
+        """Create a kernel. Without a driver, the GPUs of this machine are used. Call `kernrec.build` instead."""
         self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
@@ -56,22 +48,16 @@ class BuiltKernel:
         return f"<kernrec kernel {shapes.op.name} {shapes.dtype},{shapes.layout} for {self.target.gpu.name}>"
 
     def variant(self, **dims: int) -> Variant:
-        """Return the kernel and config that run a shape.
-
-        Args:
-            **dims: Values of the dimensions that the kernel was built for with several values.
-        """
+        """Return the kernel and config that run a shape, given the values of all dimensions that are not fixed."""
         return self.target.variant(self.target.shapes.problem(dims))
 
     def compile(self, **dims: Sequence[int]) -> None:
         """Compile the configs of shapes now, in parallel processes, unless they are cached.
 
-        Spawned processes import the main module. A program that calls this method therefore needs the guard
-        `if __name__ == "__main__":`.
+        Spawned processes import the main module, which therefore needs the guard `if __name__ == "__main__":`.
 
         Args:
-            **dims: One or more values for each dimension that the kernel was built for with several values. Every
-                combination is compiled.
+            **dims: Values of each dimension that is not fixed. Every combination is compiled.
 
         Raises:
             CompileError: A config does not compile.
@@ -92,18 +78,15 @@ class BuiltKernel:
 
         Args:
             arrays: Inputs, in the order of the op's tensors: CuPy arrays, PyTorch tensors, or any objects with
-                `__cuda_array_interface__`. All must be contiguous, on one GPU, and at addresses that are multiples of
-                16.
+                `__cuda_array_interface__`. All must be contiguous, on one GPU, and at multiples of 16 bytes.
             out: Array for the output; None to allocate a new array with the first input's library.
             stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream; None for the
                 current stream of the first input's library.
             named: Inputs by name.
 
         Raises:
-            UsageError: An array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
-                wrong.
-            KernrecError: There is no GPU, or the GPU has another architecture than the kernel was built for, or no
-                kernel can run the shape.
+            UsageError: The number of arrays, or an array's shape, dtype, strides, device or alignment is wrong.
+            KernrecError: There is no GPU, or it has another architecture, or no kernel can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -139,8 +122,7 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run. Use it for tests on small
-        shapes.
+        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run, for tests on small shapes.
 
         Args:
             arrays: Inputs as contiguous NumPy arrays. A bf16 input contains the raw bits as uint16.
@@ -168,8 +150,7 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """Return the kernel as a custom op of PyTorch, `torch.ops.kernrec.<name>`, which PyTorch's compiler does not
-        trace into.
+        """Return the custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into.
 
         Raises:
             KernrecError: PyTorch is not installed.
@@ -209,12 +190,7 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check the arrays of a call that has no prepared call yet, and prepare the call.
-
-        Returns:
-            The inputs (or views of them), the prepared call, and the addresses of the inputs followed by the address of
-            `out`, if there is one.
-        """
+        """Check arrays of a new kind, and prepare the call. Return inputs, prepared call and addresses (`out` last)."""
         driver = self._open()
         names = self.target.shapes.inputs
         readable = tuple(
@@ -260,10 +236,7 @@ class BuiltKernel:
 
 
 def _compiling_check() -> Callable[[], bool]:
-    """Return the function that tells whether PyTorch's compiler is tracing the program.
-
-    This is PyTorch's own function once PyTorch is loaded.
-    """
+    """Return a function that tells whether PyTorch's compiler is tracing the program."""
     if "torch" not in sys.modules:
         return _is_compiling
     import torch

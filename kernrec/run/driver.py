@@ -1,7 +1,4 @@
-"""Define the calls of the CUDA driver that launches need: load code, queue kernels, allocate workspaces.
-
-Only these calls need a GPU. `CudaDriver` makes them through CuPy; tests use another implementation of `Driver`.
-"""
+"""Define the calls of the CUDA driver that launches need, with an implementation through CuPy."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,8 +19,7 @@ class Driver(Protocol):
     def launch(self) -> Callable[..., Any]:
         """Return the function that launches a kernel.
 
-        Its parameters are: function, grid x, y, z, block x, y, z, bytes of dynamic shared memory, stream, address of
-        the packed arguments, 0.
+        Its parameters are: function, grid x, y, z, block x, y, z, bytes of shared memory, stream, packed arguments, 0.
         """
 
     @property
@@ -49,11 +45,7 @@ class Driver(Protocol):
         """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
 
     def allocate(self, size: int) -> Any:
-        """Allocate `size` bytes on the current device.
-
-        Returns:
-            An object with the address in its attribute `ptr`. The memory is freed together with this object.
-        """
+        """Allocate bytes on the current device, and return an object with the address `ptr` that owns the memory."""
 
     def device_of(self, address: int) -> int:
         """Return the number of the device that an address belongs to, or -1 for host memory."""

@@ -1,7 +1,4 @@
-"""Prepare the launches of a kernel variant for one shape and GPU, so that a call only has to fill in addresses.
-
-The code is loaded, and all arguments except the addresses of arrays are packed in advance.
-"""
+"""Prepare the launches of a kernel variant for one shape and GPU, so that a call only has to fill in addresses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -39,10 +36,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Kernel launches of a variant on one problem, with packed arguments in which only addresses must be filled in.
-
-    All calls share the packed arguments, so callers must hold a lock while they queue launches.
-    """
+    """Launches of a variant on one problem, with shared packed arguments. Hold a lock while queuing launches."""
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0
@@ -53,9 +47,7 @@ class PackedLaunches:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self.queued: list[tuple[Any, ...]] = []
-        """Arguments of the driver's launch function for each launch: kernel, grid, block, bytes of shared memory,
-        address of the packed arguments.
-        """
+        """Function, grid, block, bytes of shared memory, and address of the packed arguments, for each launch."""
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
             shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
@@ -102,15 +94,7 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Load and pack the launches of a variant.
-
-        Args:
-            driver: Driver that launches the kernels.
-            loaded: Code of the variant on the GPU.
-            variant: Kernel and config.
-            problem: Problem to run.
-            place: Number of the GPU, and the memory for workspaces.
-        """
+        """Load and pack a variant's launches. `place` is the number of the GPU, and the memory for workspaces."""
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
@@ -124,13 +108,7 @@ class PreparedCall:
         self._lock = Lock()
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream.
-
-        Args:
-            addresses: Addresses of the inputs, in the order of the op's tensors.
-            output: Address of the output.
-            stream: Address of the stream.
-        """
+        """Queue the launches in a stream. All arguments are addresses; inputs are in the op's order."""
         launches = self.launches
         with self._lock:  # The lock is released after queueing, because the driver copies the packed arguments.
             size = launches.workspace_bytes
@@ -149,12 +127,10 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Device memory for intermediate results. Each stream has one block of memory, because launches in a stream run in
-    order.
+    """Device memory for intermediate results, one block per stream, because launches in a stream run in order.
 
     If a call needs a larger block, the old block stays allocated, because queued launches may still use it. A new block
-    is at least twice as large as the old one, so all blocks of a stream together take less than twice the largest
-    block.
+    is at least twice as large, so all blocks of a stream together take less than twice the largest block.
     """
 
     def __init__(self, driver: Driver) -> None:

@@ -1,7 +1,6 @@
 """Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-Each dimension of the op has either one fixed value, or several values. A dimension with several values is read from the
-shapes of the input arrays.
+Each dimension of the op is fixed or has several values. The shapes of the input arrays then determine the value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,8 +42,8 @@ class Shapes:
             dims: Value or values of each dimension: a number, a range such as `range(1, 4097)`, or a list of numbers.
 
         Raises:
-            UsageError: A dimension is unknown or missing, has no value, or has a value that is not an integer or is out
-                of range. Or a dimension has several values, but the shapes of the inputs do not determine it.
+            UsageError: A dimension is unknown, missing, empty or out of range, or the inputs' shapes do not determine
+                it.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -83,14 +82,10 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem that the shapes of the input arrays determine.
-
-        Args:
-            shapes: Shape of each input, in the order of the op's tensors.
+        """Return the problem that the shapes of the input arrays, in the order of the op's tensors, determine.
 
         Raises:
-            UsageError: The number of inputs, a number of axes or the value of a dimension is not one that the kernel
-                was built for.
+            UsageError: The kernel was not built for this number of inputs or axes, or for the value of a dimension.
         """
         if len(shapes) != len(self.inputs):
             raise UsageError(
@@ -115,11 +110,9 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return how the output's shape follows from the inputs' shapes.
+        """Return, for each axis of the output, its fixed extent or the (input, axis) numbers of an equal extent.
 
-        Returns:
-            For each axis of the output, either its fixed extent, or (number of an input, axis of that input) with the
-            same extent. None if an extent must be computed in another way, as for a convolution's output.
+        None if an extent must be computed in another way, as for a convolution's output.
         """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
@@ -231,9 +224,7 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem.
-
-        If Triton is not installed, only kernels in CUDA C++ are considered.
+        """Return the recommended kernel and config for a problem; only in CUDA C++ if Triton is not installed.
 
         Raises:
             KernrecError: No kernel that can be compiled on this machine can run the problem.

@@ -1,9 +1,8 @@
-"""Register built kernels as custom ops of PyTorch. PyTorch's compiler and `torch.export` keep calls of custom ops as
-they are.
+"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` keep as they are.
 
-An op is registered once per process. Its name is derived from the kernel's shapes, GPU and query. A program saved by
-`torch.export` therefore works in another process once that process has made the same call of `kernrec.build`. Each
-kernel has two ops: one returns a new output, and the other (`..._out`) writes to a given tensor.
+An op is registered once per process. Its name is derived from the kernel's shapes, GPU and query, so an exported
+program works in another process after the same call of `kernrec.build`. Each kernel has two ops: one returns a new
+output, and the other (`..._out`) writes to a given tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,10 +54,7 @@ class TorchOp:
         return out
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Return the output's shape for fake tensors, which have no values.
-
-        An extent that is copied from an input remains symbolic if the input's extent is symbolic.
-        """
+        """Return the output's shape for fake tensors. Symbolic extents of the inputs remain symbolic."""
         shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
@@ -67,12 +63,7 @@ class TorchOp:
 
 
 def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
-    """Return the custom op of a kernel, registering it if needed.
-
-    Args:
-        target: Shapes, GPU and query of the kernel.
-        kernel: Function of the input tensors and of `out`.
-    """
+    """Return the custom op of a kernel, a function of the inputs and `out`, and register it if needed."""
     name = op_name(target)
     if name not in _registered:
         _registered[name] = TorchOp(name, target, kernel)

@@ -1,8 +1,5 @@
-"""Store measurements and static profiles, with the kernels, configs and problems they refer to, in DuckDB files.
-
-Profiles and recordings that ship with kernrec are Parquet files. A query reads several databases through a `Stack`;
-`Database` is one file. The class `Measurement` is in `kernrec.store.measurement`, which a query does not import.
-"""
+"""Store measurements and static profiles in DuckDB files. Profiles and recordings that ship with kernrec are Parquet
+files. `Database` is one file, and a `Stack` queries several databases."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -2,11 +2,9 @@
 
 A connection starts with an empty database in memory and attaches the file to it under the name `db`. Every statement
 names its tables in full (`db.measurement`), so it uses only base tables of the file, never the file's views or macros.
-The connection cannot read or write anything else: it loads no extension, its settings are locked, and it has no access
-to other files. The only exception is a private folder with an unguessable name, which exists while rows are exchanged.
-
-If a path is not a readable database, opening it raises a one-line error and changes nothing. DuckDB is imported only
-when a file is opened, because the import takes longer than a query that needs no database.
+The connection loads no extension, its settings are locked, and it cannot access other files, except in a private folder
+through which rows are exchanged. DuckDB is imported only when a file is opened, because the import takes longer than a
+query.
 """
 
 import os
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""Memory limits of a reading and of a writing connection. Beyond its limit, DuckDB uses temporary files. A process that
-merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count. A larger limit for writing
-does not make a merge faster."""
+"""Memory limits of a reading and of a writing connection, beyond which DuckDB uses temporary files. A process that
+merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count."""
 
 _MOST_THREADS = 4
-"""Maximum number of DuckDB threads of a writing connection. One statement may add millions of rows."""
+"""Maximum number of DuckDB threads of a writing connection."""
 
 WAIT_S = 10.0
 """Maximum seconds to wait for another process that has the file open."""
@@ -54,8 +51,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Latest connection, keyed by path and mode (read only or not). A process never opens a file twice: on POSIX, closing
-the second connection would release the lock of the first connection."""
+"""Latest connection, keyed by path and mode. A process never opens a file twice: on POSIX, closing the second
+connection would release the lock of the first connection."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
@@ -77,14 +74,10 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
 
 
 def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
-    """Return a read-only connection to an untrusted file.
-
-    Call this only in a process with resource limits that is allowed to crash.
+    """Return a read-only connection to an untrusted file. Call this only in a process with resource limits.
 
     Args:
-        path: Path of the file.
         folder: The only folder in which the connection can read and write other files.
-        limits: Limits of the process.
         filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
     """
     with one_line(path):
@@ -102,14 +95,10 @@ def _attached(path: Path, access: str, filtered: bool) -> str:
 def connect_files(
     files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
 ) -> "DuckDBPyConnection":
-    """Return a connection to an empty database `db` that can access only `files` and `folder`.
-
-    Call this only in a process with resource limits.
+    """Return a connection to an empty database `db` that can access only `files` and `folder`. Call this only in a
+    process with resource limits.
 
     Args:
-        files: Files that the connection can read.
-        folder: Folder in which the connection can read and write files.
-        limits: Limits of the process.
         database: Path of a new file for `db`, in the folder. By default, `db` is in memory.
     """
     names = ", ".join(quoted(file.absolute()) for file in files)
@@ -188,7 +177,6 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     """Return a connection to a database file, which is attached as `db`.
 
     Args:
-        path: Path of the file.
         read_only: Whether to open the file for reading only.
         create: Whether to create a missing file and its folder. Only allowed for writing.
         filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
@@ -252,11 +240,8 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short to contain its blocks.
-
-    Without this check, DuckDB would fail only when it reads a missing block. Only used blocks count, because DuckDB
-    cuts free blocks off the end of a file but still lists them.
-    """
+    """Raise `UsageError` if a file is too short to contain its used blocks. Otherwise, DuckDB would fail only when it
+    reads a missing block."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:

@@ -17,15 +17,11 @@ _COUNTED = {
     "configs": "count(DISTINCT config_id)",
     "problems": "count(DISTINCT problem_id)",
 }
-"""SQL expression for each column that `tally` returns."""
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Return the number of measurements for each combination of GPU, op, kernel and outcome, sorted by these four
-    columns.
-
-    The columns `replayed` and `mig` count the rows that were replayed and the rows that were measured on MIG slices.
-    """
+    """Return the number of measurements for each combination of GPU, op, kernel and outcome, sorted. The columns
+    `replayed` and `mig` count the replayed rows and the rows from MIG slices."""
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 
@@ -37,12 +33,10 @@ _SHARED = {
     "energies": "count(energy_j)",
     "signers": "list_sort(list_distinct(flatten(list(signers))))",
 }
-"""SQL expression for each column that `contributed` returns."""
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Summarize a database of pulled rows by GPU, op and kernel, including the names of the people who signed the
-    rows."""
+    """Summarize a database of pulled rows by GPU, op and kernel, with the names of the people who signed the rows."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]
@@ -71,11 +65,7 @@ class MeasuredProblem:
 
 
 def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Return a summary of each measured problem in each database of a stack.
-
-    Raises:
-        UsageError: A database cannot be read.
-    """
+    """Return a summary of each measured problem in each database of a stack."""
     query = (
         "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
         " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"

@@ -1,7 +1,7 @@
 """Open a database file, add rows to it, and hide rows that queries must not use.
 
 If some rows of a file must be hidden, the file is attached as `file`. The name `db` then refers to a database in memory
-that has a view for each table of the file. So the same queries work with and without hidden rows.
+that has a view for each table of the file, so all queries work unchanged.
 """
 
 import json
@@ -54,8 +54,7 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
-"""Queries that replace tables of a file that another person wrote. All rows count as rows of one unnamed contributor,
-and none as signed."""
+"""Queries that replace tables of another person's file. All rows count as rows of one unnamed, unsigned contributor."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -65,15 +64,13 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that store the results of `_OTHERS` in a file that another person wrote, so that kernrec can then
-write to this file."""
+"""SQL statements that store the results of `_OTHERS` in another person's file, before kernrec writes to it."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
     """Create a view for each table of the file that is attached as `file`, replacing earlier views.
 
     Args:
-        connection: Connection to a file with the tables of the present schema.
         dropped: Keys of the rows to hide, by table.
         own: Whether the file is the user's own. In other files, only tables of the schema get a view.
     """
@@ -97,17 +94,14 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
 LONGEST_SOURCE = 2**20
 """Maximum length of a kernel source in a database, in characters."""
 _ATTEMPTS = 5
-"""Maximum number of attempts to check and open a file. An attempt fails if another process replaces the file between
-the check and the opening."""
+"""Maximum number of attempts to check and open a file, which another process may replace between the two steps."""
 _CHUNK = 2000
 """Number of measurements to insert at a time. This avoids a second copy of a large recording in memory."""
 
 
 class Database(DatabaseQueries):
-    """An open database, to be used in one thread, in a `with` statement or until `close` is called.
-
-    Every method raises a one-line `UsageError` with the file's name if the database cannot be read or written.
-    """
+    """An open database, to be used in one thread, in a `with` statement or until `close` is called. Every method raises
+    a one-line `UsageError` with the file's name if the database cannot be read or written."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
@@ -120,18 +114,15 @@ class Database(DatabaseQueries):
         """Open a database and bring its schema up to date, even if the database is opened only for reading.
 
         A separate process checks the file first, unless this program wrote or checked the present content before. In
-        the user's own files, impossible rows are skipped and listed in `faults`. In files of other people, kernrec
-        ignores what the file states about who measured its rows.
+        the user's own files, impossible rows are skipped and listed in `faults`.
 
         Args:
-            path: Path of the file.
-            read_only: Whether to open the file for reading only.
             create: Whether to create a missing file. Only allowed for writing.
             check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged or in use, or has a newer schema. Also raised if
-                a file of another person has an impossible row. The file is not changed.
+            UsageError: The file is not a kernrec database, is damaged or in use, or has a newer schema; or a file of
+                another person has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -157,10 +148,7 @@ class Database(DatabaseQueries):
         state: str = "",
         filtered: bool = False,
     ) -> "Database":
-        """Open a file that was already checked.
-
-        The process that checks files also uses this method. The arguments `path`, `read_only` and `create` are those of
-        `open`.
+        """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
             mark: Mark of the file, or None if kernrec should not write a mark.
@@ -220,8 +208,7 @@ class Database(DatabaseQueries):
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write pending changes and close the file. If the file was open for writing, update its mark and its query
-        file."""
+        """Write pending changes and close the file. If it was open for writing, update its mark and its query file."""
         self._connection.close()
         if self._written and self._mark is not None:
             state = file_state(Path(self.path))
@@ -242,8 +229,8 @@ class Database(DatabaseQueries):
 
         Args:
             table: One of `schema.TABLES`.
-            rows: For each row, its values by column (`db/schema`), without the key. Absent columns are NULL. A mapping
-                or list in a text column is stored as canonical JSON.
+            rows: Values by column (`db/schema`) of each row, without the key. Absent columns are NULL. A mapping or
+                list in a text column is stored as canonical JSON.
 
         Returns:
             Key of each row, in the order of `rows`.
@@ -283,11 +270,8 @@ class Database(DatabaseQueries):
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a user's kernel and one problem of it, so that `Context.kernel` can rebuild both.
-
-        Add nothing if the kernel's source has more than `LONGEST_SOURCE` characters: other people's kernrec would
-        refuse the whole file.
-        """
+        """Add a user's kernel and one problem of it, so that `Context.kernel` can rebuild both. Add nothing if the
+        kernel's source is longer than `LONGEST_SOURCE`, because other people's kernrec would refuse the whole file."""
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -314,13 +298,12 @@ class Database(DatabaseQueries):
         """Add the rows of files that the database does not have yet, all or nothing, and return the number of new rows.
 
         Args:
-            write: Function that receives a folder and writes files of checked rows into it, in the form that
-                `exchange.add_rows` reads.
-            apart_from: Columns of `measurement` to ignore when comparing rows. A row that differs from a stored row
-                only in these columns is not added.
+            write: Function that writes files of checked rows into a given folder, in the form that `exchange.add_rows`
+                reads.
+            apart_from: Columns of `measurement` to ignore when searching for a stored row that equals a new row.
             then: Function that receives the same folder and returns additional SQL statements for the same transaction.
-            signer: Public key of the person who owns the rows. Empty if the owner is unknown, None if the rows are the
-                database's own.
+            signer: Public key of the rows' owner. Empty if the owner is unknown, None if the rows are the database's
+                own.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -335,18 +318,13 @@ class Database(DatabaseQueries):
             update_scales(self._connection)
 
     def change(self, statements: Iterable[str]) -> None:
-        """Execute SQL statements in one transaction. The statements must name tables in full, such as
-        `db.measurement`."""
+        """Execute SQL statements in one transaction. They must name tables in full, such as `db.measurement`."""
         with one_line(self.path), transaction(self._connection):
             for statement in statements:
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete impossible rows, and return the number of deleted rows.
-
-        Args:
-            faults: Keys of the rows to delete, by table and fault.
-        """
+        """Delete impossible rows, given by their keys by table and fault, and return the number of deleted rows."""
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -374,13 +352,8 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Replace a database file by a new file that this program wrote and closed.
-
-    Args:
-        new: Path of the new database.
-        path: Path of the database to replace, which may not exist.
-        faults: Keys of the rows of the new database that queries must skip, by table and fault.
-    """
+    """Replace a database file, if it exists, by a file that this program wrote and closed. The argument `faults` lists
+    the keys of rows that queries must skip, by table and fault."""
     # Write a mark that is valid for either file, in case the process is killed between the two steps.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)

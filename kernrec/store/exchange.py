@@ -1,9 +1,7 @@
 """Exchange rows as files, in the only folder that a connection can access, and compute the keys of many rows.
 
-`add_rows` adds checked rows that a database does not have yet; rows are compared by key. The function `rows.row_key`
-defines the key of a row. `key_expression` computes the keys of millions of rows in DuckDB, which may format a number
-differently from Python. So `wrong_keys` computes suspicious keys again with `row_key`, and reports a row only if its
-content really has another hash.
+`rows.row_key` defines the key of a row. `key_expression` computes the keys of millions of rows in DuckDB, which may
+format a number differently from Python. So `wrong_keys` checks suspicious keys again with `row_key`.
 """
 
 import json
@@ -23,21 +21,18 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""Name of a database file with checked measurements. The file is read in place, because copying it takes as long as the
-check."""
+"""Name of a database file with checked measurements. The file is read in place, because copying it is slow."""
 SOURCES = "sources.parquet"
-"""Name of a file beside `CHECKED`. It has a row for each measurement and each group of segments that contains it, with
-the columns `measurement_id` and `number` (the group's index)."""
+"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. It has a row for each measurement and
+each group of segments that contains the measurement; `number` is the group's index."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the table of measurements in the file `CHECKED`, while `add_rows` runs."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
-"""Columns of the table `profile` that identify the profiled launch."""
 COLUMNS = "checked.json"
 """Name of a file beside `CHECKED` that lists the columns that have a value in some row."""
 
 
 def move_checked(checked: Path, folder: Path) -> None:
-    """Move the files of checked rows from the folder `checked` to another folder."""
     for pattern in (CHECKED, COLUMNS, SOURCES, *(f"{table}*.parquet" for table in TABLES)):
         for file in checked.glob(pattern):
             move(file, folder / file.name)
@@ -51,11 +46,7 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add the rows in a folder's `<table>*.parquet` and `CHECKED` files that a database does not have yet, all or
-    nothing.
-
-    Rows with equal keys must be equal. If their contents differ, somebody changed the stored row or constructed a hash
-    collision; then nothing is added.
+    """Add the new rows in a folder's `<table>*.parquet` and `CHECKED` files to a database, all or nothing.
 
     Args:
         connection: Connection to the database, which is attached as `db`.
@@ -70,7 +61,8 @@ def add_rows(
         Number of added rows.
 
     Raises:
-        UsageError: A row has the key of a stored row with another content.
+        UsageError: A row has the key of a stored row with another content. Somebody changed the stored row or
+            constructed a hash collision.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):
@@ -152,7 +144,6 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     """Return an SQL expression that computes the key of a row from its columns.
 
     Args:
-        table: Name of the table, which is part of the hash.
         kinds: SQL types of the table's columns by name, the key first.
     """
     _, *names = kinds
@@ -191,14 +182,10 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of the key and of the columns that have a value in some row. If there are no rows, return all
-    columns.
-
-    A recording fills only a fifth of the columns, and hashing a column takes time even if the column is NULL in all
-    rows.
+    """Return the types of the key and of the columns that have a value in some row, or of all columns if there are no
+    rows. Hashing a column takes time even if the column is NULL in all rows, as most columns of a recording are.
 
     Args:
-        connection: Connection for the query.
         source: Table or other SQL source of the rows.
         kinds: SQL types of the columns by name, the key first.
     """
@@ -217,8 +204,6 @@ def wrong_keys(
     """Yield (stored key, correct key) for each row whose stored key is not the hash of its content.
 
     Args:
-        connection: Connection for the query.
-        table: Name of the table, which is part of the hash.
         source: Table or other SQL source of the rows.
         kinds: SQL types of the columns by name, the key first. Columns that are NULL in all rows may be missing.
     """

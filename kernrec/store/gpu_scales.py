@@ -1,16 +1,13 @@
 """Estimate how each contributor's GPU compares with other GPUs of its model, from configs that several people measured.
 
 A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
-model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people.
+model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
+is one config on one problem, at one power limit and clock setting, with one protocol version. The reference cost of an
+item is the median over at least three contributors, each with the median over their GPUs. The ratio of a GPU is the
+median of (cost / reference) over its items, and its scale is the ratio, moved toward 1 if items disagree.
 
-    item        one config on one problem, at one power limit and setting of the clocks, with one protocol version
-    reference   cost of an item: the median over at least three contributors, each with the median over their GPUs
-    ratio       of a GPU: the median of (cost / reference) over its items
-    scale       the ratio, moved toward 1 if items disagree: unusual cores beside average memory give no single scale
-
-With only two contributors, it is unclear which of their GPUs is unusual. Then neither is scaled, and answers show how
-far the two differ. Contributed measurements begin with a part that is the same on every GPU
-(`kernrec.kernel.fixed_part`); it contains five such items.
+With only two contributors, neither GPU is scaled, and answers show how far the two differ. Contributed measurements
+begin with five items that are the same on every GPU (`kernrec.kernel.fixed_part`).
 """
 
 from typing import TYPE_CHECKING
@@ -29,7 +26,7 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query for the scales of GPUs. It reads `sourced_rows` and returns the columns of the table
+    """Return an SQL query for the scales of GPUs, which reads `sourced_rows`, with the columns of the table
     `card_scale`.
 
     Args:
@@ -76,8 +73,7 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return SQL statements that estimate the scales in a database again, after other people's rows were added or
-    removed."""
+    """Return SQL statements that estimate the scales again after other people's rows were added or removed."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
@@ -86,10 +82,9 @@ def scale_statements() -> list[str]:
 def scales_among_few() -> str:
     """Return an SQL source that replaces `card_scale` when a model is trained.
 
-    For training, the rows of several GPUs only have to be consistent with each other. With two contributors, answers
-    scale neither GPU, but a model trained on both would mistake the difference between the GPUs for a difference
-    between configs. So here two contributors are enough, and the scale is relative to the user's own GPUs if there are
-    any, otherwise to the median of all contributors.
+    A model trained on two unscaled GPUs would mistake the difference between the GPUs for a difference between configs.
+    So here two contributors are enough. The scale is relative to the user's own GPUs if there are any, otherwise to the
+    median of all contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -102,10 +97,8 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the scales in a database again, within the caller's transaction.
-
-    If the database has rows of too few contributors, only delete the old scales, without reading the measurements.
-    """
+    """Estimate the scales in a database again, within the caller's transaction. If the rows have too few contributors,
+    only delete the old scales."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

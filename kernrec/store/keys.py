@@ -27,12 +27,11 @@ _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
 """The y coordinates of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
-"""Maximum number of characters to read from the file of a key."""
 _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the names that the user gave to trusted keys, keyed by public key. The user's own key is not included."""
+    """Return the names that the user gave to trusted keys, keyed by public key, without the user's own key."""
     path = paths.config() / "trusted.json"
     try:
         values = json.loads(read_input(path, _LARGEST_SETTINGS))
@@ -69,11 +68,7 @@ def trust(key: str, name: str | None) -> None:
 
 
 def distrust(key_or_name: str) -> str:
-    """Stop trusting a key, and return the key.
-
-    Args:
-        key_or_name: The public key, or the name that the user gave to it.
-    """
+    """Stop trusting a key, given by the public key or the name that the user gave to it, and return the key."""
     names = trusted()
     for key, name in names.items():
         if key_or_name in (key, name):
@@ -90,17 +85,12 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts rows of a signer without asking the user. The result is False for unsigned
-    rows."""
+    """Return whether kernrec accepts rows of a signer without asking the user. False for unsigned rows."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
 def signer_name(key: str | None) -> str:
-    """Return the name of a signer as shown in answers.
-
-    Args:
-        key: Public key of the signer.
-    """
+    """Return the name of a signer, given by the public key, as shown in answers."""
     if not key:
         return "unsigned"
     if key == own_key():
@@ -132,10 +122,8 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a file with a new private key that only the user can read, and return the public key.
-
-    An existing file is never replaced.
-    """
+    """Create a file with a new private key that only the user can read, and return the public key. Never replace a
+    file."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +148,7 @@ class Signer:
 
     @classmethod
     def of(cls, path: Path) -> "Signer":
-        """Read the private key in a file, and return a signer that uses this key."""
+        """Return a signer that uses the private key in a file."""
         try:
             text = _key_text(path)
         except FileNotFoundError:
@@ -173,11 +161,7 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the content of a signature file.
-
-        Args:
-            content: The bytes to sign, such as those of a manifest.
-        """
+        """Return the content of a signature file for the bytes to sign, such as those of a manifest."""
         return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 
@@ -206,11 +190,8 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether a text of hexadecimal digits is a public key for which nobody can forge signatures.
-
-    Points of small order are rejected, because anybody can forge signatures for them. RFC 8032, 5.1.7, leaves this
-    check to the caller. Second encodings of a point are rejected, too.
-    """
+    """Return whether hexadecimal digits are a public key for which nobody can forge signatures. Points of small order
+    (RFC 8032, 5.1.7, leaves this check to the caller) and second encodings of a point are rejected."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.
@@ -218,13 +199,7 @@ def is_public_key(text: str) -> bool:
 
 
 def fits(key: str, signature: str, content: bytes) -> bool:
-    """Return whether a signature of some content is valid.
-
-    Args:
-        key: Public key, as hexadecimal digits.
-        signature: The signature, as hexadecimal digits.
-        content: The bytes that were signed.
-    """
+    """Return whether a signature of some content is valid. The key and the signature are hexadecimal digits."""
     if not is_public_key(key):
         return False
     public_key = _ed25519().Ed25519PublicKey

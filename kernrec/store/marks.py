@@ -1,8 +1,7 @@
 """Store a mark for each database file: whether kernrec checked or wrote the file, and which rows queries must skip.
 
 A mark is a small file in the cache folder. It identifies the content of a database file by the file's device, inode,
-size and times of the last change. Only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and
-one small file.
+size and times of the last change. Only the superuser can set `st_ctime`.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
 rows. The rows of any other file count as other people's rows, and kernrec ignores what the file states about names,
@@ -58,11 +57,8 @@ class Mark:
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and of DuckDB's write-ahead log beside it.
-
-    Returns:
-        The text, or an empty text if the file does not exist.
-    """
+    """Return a text that identifies the content of a file and of DuckDB's write-ahead log, or an empty text without a
+    file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -80,10 +76,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has the file with a given `file_state` open.
-
-    Return True if the operating system does not list open files.
-    """
+    """Return whether this process has the file with a given `file_state` open, or True if the system cannot tell."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -105,10 +98,7 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save a mark.
-
-    Do nothing if the cache folder cannot be written. A missing home folder is not created.
-    """
+    """Save a mark if the cache folder can be written. A missing home folder is not created."""
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
@@ -127,5 +117,4 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
 
 
 def mark_path(path: Path) -> Path:
-    """Return the path at which the mark of a database file is saved."""
     return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()

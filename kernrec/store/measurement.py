@@ -1,19 +1,9 @@
 """Define `Measurement`: the outcome of one config of a kernel on one device, as measured, journaled and stored.
 
-    Measurement
-      identity   which config of which kernel ran on which problem and GPU
-      protocol   version of the measuring rules, and thoroughness
-      origin     when, in which session and block, and by which program
-      outcome    success, or the kind of failure
-      code       properties of the compiled code
-      inputs     the contents of the input tensors
-      device     the GPU, its driver and its settings
-      report     what the device measured, which only the measuring process can know
-
-Each of these parts is a class. The simple fields of all parts are the columns of the table `measurement` (`db/schema`),
-under the same names. `Measurement.columns` converts a measurement to columns, and `Measurement.from_columns` converts
-columns back. The functions `columns_of` and `build` do the same for a single part. The journal stores the columns that
-are not None as JSON (`Measurement.as_json`).
+Each part of a measurement, such as its protocol or its device, is a class. The simple fields of all parts are the
+columns of the table `measurement` (`db/schema`), under the same names. `Measurement.columns` and
+`Measurement.from_columns` convert a measurement to columns and back, and `columns_of` and `build` do the same for a
+single part. The journal stores the columns that are not None as JSON (`Measurement.as_json`).
 """
 
 import json
@@ -58,10 +48,8 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power.
-
-    All fields are None if energy was not measured.
-    """
+    """Energy of one launch sequence under sustained load, including idle power. All fields are None if it was not
+    measured."""
 
     sustained_latency_s: float | None = None
     """Latency of one launch sequence during the energy window, in seconds."""
@@ -128,10 +116,8 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to the type that the field has in a report.
-
-    A value that cannot be converted is returned unchanged; the database refuses it later.
-    """
+    """Convert a column's value to the type of the field. If this is impossible, the database later refuses the
+    value."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -149,10 +135,7 @@ def _parts(owner: Any) -> Mapping[str, type]:
 
 @cache
 def column_names(owner: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a record class, in the order of its fields.
-
-    A field that holds another record stands for the columns of that record.
-    """
+    """Return the column names of a record class, in order. Nested records are replaced by their columns."""
     parts = _parts(owner)
     names: list[str] = []
     for item in fields(owner):
@@ -173,8 +156,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Return a record of the class `owner` from its columns by name. Missing fields and nested records get their
-    defaults."""
+    """Return a record of the class `owner` from its columns by name. Missing fields and records get their defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -199,8 +181,8 @@ def as_json(record: Any) -> dict[str, Any]:
 
 
 NEWEST_PROTOCOL = 1
-"""Version of the measuring protocol (docs/protocol.md) that this program follows. Rows of newer protocols are refused,
-because this program does not know their meaning. `db/schema/views.sql` repeats the number."""
+"""Version of the measuring protocol (docs/protocol.md) that this program follows, also in `db/schema/views.sql`. Rows
+of newer protocols are refused."""
 
 
 class Outcome(StrEnum):
@@ -243,7 +225,6 @@ class ProblemRecord:
 
     @classmethod
     def of(cls, problem: Problem) -> "ProblemRecord":
-        """Return the record that describes a problem."""
         return cls(**problem.as_dict())
 
 
@@ -281,8 +262,7 @@ class MeasurementOrigin:
     measured_by: str | None = None
     """Name and version of the program that measured."""
     block: int | None = None
-    """Number of the block in the session. A block contains the measurements between two runs of the reference
-    kernels."""
+    """Number of the block in the session: the measurements between two runs of the reference kernels."""
     position: int | None = None
     """Position of the measurement in its block."""
     reference_age_s: float | None = None
@@ -292,8 +272,7 @@ class MeasurementOrigin:
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to their energy at the start of the session."""
     block_open: bool | None = None
-    """True if the run ended before the reference kernels were measured again, so that drift may have gone unnoticed.
-    Otherwise None."""
+    """True if the run ended before the reference kernels were measured again, so drift is unknown. Otherwise None."""
     replayed: bool | None = None
     """True if the row comes from replaying a recording, otherwise None."""
 
@@ -306,7 +285,6 @@ class CodeInfo:
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Number of registers per thread."""
     smem_bytes: int | None = None
     """Shared memory per block in bytes, static and dynamic together."""
     spill_bytes: int | None = None
@@ -372,8 +350,7 @@ class Measurement:
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of all columns by name. The value of `config` is a mapping and that of `problem` a
-        `ProblemRecord`."""
+        """Return the values of all columns by name, with `config` as a mapping and `problem` as a `ProblemRecord`."""
         return columns_of(self)
 
     @classmethod
@@ -382,8 +359,7 @@ class Measurement:
 
         Args:
             columns: Columns as returned by the method `columns`. The value of `problem` may also be a `Problem` or the
-                result of `Problem.as_dict`. Other values are not checked here; the database checks them when the
-                measurement is added.
+                result of `Problem.as_dict`. The database checks other values when the measurement is added.
 
         Raises:
             UsageError: A column is unknown, or `config` or `problem` is missing or has another type.

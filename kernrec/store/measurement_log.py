@@ -1,7 +1,5 @@
-"""Hold the measurement log in memory for queries: the measured costs and the failures on a GPU, by problem.
-
-Queries read the log from a file that is derived from the database (`kernrec.store.query_file`).
-"""
+"""Hold the measurement log in memory for queries: the measured costs and failures on a GPU, read from the query
+file."""
 
 import json
 import re
@@ -21,11 +19,10 @@ if TYPE_CHECKING:
 class MeasuredAnswer:
     """Measured costs of one config for one GPU and problem, at one power limit and one setting of the clocks.
 
-    The costs combine all matching rows of a database (`db/schema/views.sql`). The user's own rows take precedence over
-    merged rows of other people, and then only rows of the newest protocol version count. Rows from MIG slices are
-    excluded. Other people's rows are first scaled to the typical speed of their GPU's model. Each session then gives
-    the median of its most thorough tier. The result is the median over the contributors of the medians over
-    their sessions.
+    The costs combine all matching rows of a database (`db/schema/views.sql`), except rows from MIG slices. The user's
+    own rows take precedence over other people's, and then only the newest protocol version counts. Other people's rows
+    are scaled to the typical speed of their GPU's model. Each session gives the median of its most thorough tier. The
+    result is the median over the contributors of the medians over their sessions.
 
     The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
     contributors. They are None if there is only one session and it has no interval.
@@ -70,8 +67,7 @@ class MeasuredAnswer:
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """If these rows are the user's own: median latency that other people measured for the same config, power limit and
-    clocks, in seconds. Otherwise None."""
+    """Median latency in seconds that other people measured for this config, if these rows are the user's own."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +89,8 @@ class Evidence:
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not succeed later. Configs whose result was incorrect are
-    included even if they succeeded later, because races are intermittent. A config that succeeded in the user's own
-    measurements and failed only in other people's is not included."""
+    """Configs of the requested kernels that failed and did not succeed later. Incorrect results count even after a
+    success, because races are intermittent. The user's own successes outweigh other people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
     """The fastest config of all other kernels, for each power limit and setting of the clocks."""
 
@@ -117,8 +112,7 @@ _LONG_NUMBER = re.compile(r":-?\d{16}")
 """Matches an integer of 16 or more digits. No tunable has such a value."""
 
 _Row = tuple[Any, ...]
-"""Kernel, kernel hash and config as canonical JSON, followed by the other fields of `MeasuredAnswer` or
-`FailedConfig`."""
+"""Kernel, kernel hash and config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -177,37 +171,26 @@ class MeasurementLog:
 
 
 class LogRows:
-    """Rows of one database from which to build a `MeasurementLog`.
-
-    Args:
-        answers: Rows that the query `ANSWERS` returns.
-        failures: Rows that the query `FAILURES` returns.
-        signers: Rows that the query `SIGNERS` returns.
-        others: Rows that the query `_OTHERS` returns.
-    """
+    """Rows of one database from which to build a `MeasurementLog`: results of the queries `ANSWERS`, `FAILURES`,
+    `SIGNERS` and `_OTHERS`."""
 
     def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
         self.answers = answers
         self.failures = failures
         self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
-        """Signers, keyed by problem, kernel, config, power limit and clocks. The attribute `others` has the same keys;
-        its values are latencies that other people measured for configs with rows of the user's own."""
+        """Signers, keyed by problem, kernel, config, power limit and clocks. `others` has the same keys, and other
+        people's latencies for the user's own configs as values."""
         self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
 
     def add(self, more: "LogRows") -> None:
-        """Add the rows of `more`, which are about other problems."""
         self.answers += more.answers
         self.failures += more.failures
         self.signers |= more.signers
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Build a log from these rows.
-
-        Args:
-            title: Name of the database, to show in answers.
-            signed: Whether the database contains pulled rows.
-        """
+        """Build a log from these rows. Answers show `title` as the name of the database. Pass `signed` for pulled
+        rows."""
 
         def whole(row: _Row) -> _Row:
             values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
@@ -231,9 +214,6 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     """Read the rows about some problems on a GPU.
 
     Args:
-        connection: Connection to the database.
-        gpu: Name of the GPU in the GPU catalog.
-        problems: Keys of the problems.
         signed: Whether the database contains pulled rows, for which it also has the signers.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
@@ -342,11 +322,8 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Parse the configs in rows from JSON.
-
-    Raises:
-        UsageError: A config is invalid. Earlier versions of kernrec merged files without checking this.
-    """
+    """Parse the configs in rows from JSON. Raises `UsageError` if an earlier version of kernrec merged an invalid
+    config."""
     # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:
@@ -373,4 +350,3 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-"""SQL query that counts the withdrawn measurements."""

@@ -1,7 +1,7 @@
 """Read and write static profiles, as rows in Parquet files and databases, and as arrays for computing.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query needs are cached as
-arrays, because importing DuckDB to read Parquet takes longer than the rest of the query.
+Shipped profiles are one Parquet file per kernel. The rows that a query needs are cached as arrays, because importing
+DuckDB to read Parquet takes longer than the rest of the query.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,6 @@ class ProfileRow:
     variant: Mapping[str, int | str]
     """Values of the compile-time tunables, the dtype and the layout that define the variant."""
     registers: int
-    """Number of registers per thread."""
     spill_bytes: int
     stack_bytes: int
     static_smem_bytes: int
@@ -42,8 +41,7 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Number of events per block (first term) and per trip of each loop (other terms), as float64 of shape (metrics,
-    terms)."""
+    """Events per block (first term) and per trip of each loop (other terms), as float64 of shape (metrics, terms)."""
 
     def columns(self) -> dict[str, object]:
         """Return the values of the row for the database table `profile`, by column."""
@@ -60,8 +58,7 @@ class ProfileRow:
 
 
 COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Column names of fields that were renamed in Python. Columns keep their old names, because the key of a row depends on
-them."""
+"""Column names of fields that were renamed in Python. The key of a row depends on the column names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +77,11 @@ class ProfileTable:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Number of events, as float64 of shape (rows, metrics, terms), or 0 if the variant's profile does not have the
-    metric."""
+    """Number of events, as float64 of shape (rows, metrics, terms). It is 0 for metrics that the profile lacks."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the profiles of a kernel that ship with kernrec, by launch.
-
-    The result is empty if kernrec ships no profiles for this source of the kernel.
-    """
+    """Return the profiles that ship with kernrec for this source of a kernel, by launch. The result may be empty."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -140,10 +133,7 @@ def query_profiles(
     If several compilers profiled the same variant, the profile of the newest compiler is used.
 
     Args:
-        connection: Connection to the database or file.
         source: SQL table or table function that contains the profiles.
-        kernel: Name of the kernel.
-        kernel_hash: Hash of the kernel's source.
         sm: Architecture, such as 80.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads from an open database.
-
-    Every method raises a one-line `UsageError` with the file's name if the database cannot be read.
-    """
+    """The part of `Database` that reads from an open database. Every method raises a one-line `UsageError` with the
+    file's name if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -37,21 +35,14 @@ class DatabaseQueries:
     # Queries in SQL must name tables in full (`db.measurement`).
 
     def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query.
-
-        Args:
-            query: The query.
-            values: Values of the query's parameters.
-        """
+        """Return the rows of an SQL query, with values for its parameters."""
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the rows of a query in a temporary table of this connection, replacing an earlier table with the same
-        name.
+        """Store the rows of a query in a temporary table `name` of this connection, replacing an earlier table.
 
         Args:
-            name: Name of the temporary table.
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
             files: Parquet files by placeholder. They are moved away.
         """
@@ -64,11 +55,8 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows each.
-
-        Returns:
-            Path and number of rows of each file.
-        """
+        """Write the rows of a query to Parquet files of at most `most` rows each. Return the path and number of rows of
+        each."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -84,8 +72,7 @@ class DatabaseQueries:
         return written
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table, or of a view in `db/schema/views.sql`, whose columns have the values in
-        `equal`."""
+        """Return the rows of a table or view (`db/schema/views.sql`) whose columns have the values in `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -124,11 +111,8 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of all stored kernels, or only of those called `name`, newest first.
-
-        The signer is None for the user's own kernel, and empty if the bundle or file that contained the kernel was not
-        signed.
-        """
+        """Return (name, spec, source, signer) of all stored kernels, or only of those called `name`, newest first. The
+        signer is None for the user's own kernel, and empty for an unsigned one."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
             "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
@@ -139,9 +123,7 @@ class DatabaseQueries:
         self, gpu: str, kernel: str, session: str
     ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
         """Return (session, config, latency in s, energy in J) of each measurement whose session begins with `session`.
-
-        A cost is None if the config failed or the cost was not measured.
-        """
+        A cost is None if the config failed or the cost was not measured."""
         query = """
             SELECT session, tunables, latency_s, energy_j
             FROM db.measurement AS row JOIN db.config AS config USING (config_id)
@@ -154,8 +136,6 @@ class DatabaseQueries:
         """Return the measured answers and the failures on a GPU for the problems with these keys.
 
         Args:
-            gpu: Name of the GPU in the GPU catalog.
-            problems: Keys of the problems.
             title: Name of the database, to show in answers.
             signed: Whether the database contains pulled rows, for which it also has the signers.
         """
@@ -170,13 +150,8 @@ class DatabaseQueries:
         """Return the static profiles of a kernel's source on one architecture, by launch.
 
         Args:
-            kernel: Name of the kernel.
-            kernel_hash: Hash of the kernel's source.
             sm: Architecture, such as 80.
             own: Whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
-
-        Returns:
-            The profiles, empty if there are none.
         """
         with one_line(self.path):
             source = "db.profile"
@@ -203,12 +178,11 @@ class DatabaseQueries:
         return sum(map(len, self._mark.dropped.values())) if self._mark else 0
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of each table."""
         (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
         return dict(zip(TABLES, counts, strict=True))
 
     def content_hash(self) -> str:
-        """Return a hash of the content of all rows. It does not depend on the order in which the rows were added."""
+        """Return a hash of the content of all rows, which does not depend on their order."""
         keys = {}
         with one_line(self.path):
             for table in TABLES:
@@ -218,8 +192,8 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of rows that were changed after they were written, so that their key is not the hash of their
-        content."""
+        """Return the keys of rows that were changed after they were written, so that the key is not the content's
+        hash."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 
@@ -230,8 +204,8 @@ class DatabaseQueries:
     def conflicts(self) -> list[str]:
         """Return the keys of measurements that queries skip because two rows of one contributor contradict each other.
 
-        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). If only
-        other people's rows contradict a row of the user, the user's row is used and not returned here.
+        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). A row
+        of the user that only other people's rows contradict is used and not returned.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

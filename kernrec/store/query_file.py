@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     Opener = Callable[[Path], AbstractContextManager[DatabaseQueries]]
 
 _FORM = 2
-"""Version of the file format and of the entries' content."""
 _TOGETHER = 20_000
-"""Maximum number of rows from which to derive entries together. Deriving entries from more rows takes half a second."""
+"""Maximum number of rows from which to derive entries together, which takes half a second."""
 _TAIL = 8
 """Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
@@ -79,8 +78,8 @@ class QueryFile:
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that is called if an entry is empty. It receives this object and the entry's name, and returns
-            the content of a query file that contains this entry.
+        fill: Function that receives this object and the name of an empty entry, and returns the content of a query file
+            that contains this entry.
 
     Raises:
         ValueError: The index is damaged.
@@ -109,13 +108,7 @@ class QueryFile:
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the answers and failures for one GPU and problem.
-
-        Args:
-            gpu: Name of the GPU in the GPU catalog.
-            problem: Key of the problem.
-            title: Name of the database, to show in answers.
-        """
+        """Return the answers and failures for one GPU and problem. The title is the database's name in answers."""
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
@@ -141,11 +134,7 @@ class QueryFile:
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry.
-
-        Returns:
-            The bytes, empty if the entry was not derived yet, or None if there is no such entry.
-        """
+        """Return the bytes of an entry, empty if it was not derived yet, or None if there is no such entry."""
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
         if place == len(self._keys) or self._keys.item(place) != key:
@@ -154,11 +143,7 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the parts of a new file that contains the entries of this file and additional contents.
-
-        Args:
-            contents: Name and bytes of the additional entries, which may be empty in this file.
-        """
+        """Yield the parts of a new file that contains the entries of this file and additional contents by name."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -178,12 +163,9 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return everything that a query reads from a database.
-
-    The database's query file is used if it matches the database's present state. Otherwise it is written again.
+    """Return everything that a query reads from a database. The query file is written again if it is outdated.
 
     Args:
-        path: Path of the database.
         open_database: `Database.open`, which is called only if the query file lacks something.
         anew: Whether to write the query file again in any case, because it is damaged.
 
@@ -206,8 +188,6 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
     """Update a database's query file after rows were added or removed. If this fails, only the next query is slower.
 
     Args:
-        path: Path of the database.
-        open_database: `Database.open`.
         create: Whether to write a query file even if the database has none yet.
     """
     with suppress(UsageError, OSError):
@@ -216,15 +196,8 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Count the entries of a query file that differ from the database. If any entry differs, delete the query file.
-
-    Args:
-        path: Path of the database.
-        open_database: `Database.open`.
-
-    Returns:
-        Number of differing entries, or 0 if there is no query file for the database's present state.
-    """
+    """Count the entries of a query file that differ from the database. If any differs, delete the query file. Return 0
+    if there is no query file for the database's present state."""
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
@@ -256,15 +229,14 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return everything that the entries depend on: the rule for combining rows, whether the database contains pulled
-    rows, whether it is the user's own, and its state and faults."""
+    """Return everything that the entries depend on: the rule for combining rows, and the database's owner, state and
+    faults."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
 
 @cache
 def _rule() -> str:
-    """Return a hash of the SQL queries that combine rows."""
     queries = f"{_FORM} {measurement_log.ANSWERS}{measurement_log.FAILURES}{measurement_log.SIGNERS}".encode()
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
@@ -283,14 +255,8 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file for the present state of a database, and return its content.
-
-    Args:
-        path: Path of the database.
-        open_database: `Database.open`.
-        old: Earlier query file. Its entries are copied if the database is still in the same state.
-        name: Name of the entry that is needed. Other entries are derived together with it.
-    """
+    """Write a query file for the present state of a database, and return its content. It contains the entry `name`, and
+    the entries of the file `old` if that has the same state."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -329,11 +295,8 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of entries to derive now.
-
-    The needed entry `name` comes first. Then follow other empty entries that need few rows, those of the same GPU
-    first.
-    """
+    """Return the entries to derive now: `name`, then other empty entries that need few rows, those of the same GPU
+    first."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []
@@ -345,7 +308,6 @@ def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
 
 
 def _derived(database: "DatabaseQueries", names: Iterable[_Name], signed: bool) -> Iterator[tuple[_Name, bytes]]:
-    """Derive entries from the database, and yield the name and content of each."""
     for (kind, gpu), group in groupby(sorted(names), lambda name: (name[0], name[1] if name[0] == "log" else "")):
         some = list(group)
         if kind == "log":

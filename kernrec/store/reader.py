@@ -1,13 +1,9 @@
 """Read untrusted files in a separate process with resource limits.
 
-    parent: a request -> child (`kernrec.store.intake.read_file`): open, check every row -> parent: its answer
-
-A malformed file can crash DuckDB, and its rows may be false. If a file makes DuckDB crash, hang or exhaust memory, only
-the child ends, and the user gets a one-line error.
-
-A query opens its database in its own process, so a child process checks the file first. The file has to be checked
-only once, because a mark (`kernrec.store.marks`) then identifies the checked content. A file that kernrec itself wrote
-gets its mark when kernrec closes it.
+A malformed file can crash DuckDB, and its rows may be false. The child process (`kernrec.store.intake.read_file`)
+checks every row. If a file makes DuckDB crash, hang or exhaust memory, only the child ends, and the user gets a
+one-line error. A file has to be checked only once, because a mark (`kernrec.store.marks`) then identifies the checked
+content.
 """
 
 import json
@@ -35,23 +31,20 @@ class Limits:
     cpu_s: float
     wall_s: float
     database_bytes: int
-    """Memory limit of DuckDB in bytes. Beyond this limit, DuckDB uses temporary files."""
+    """Memory limit of DuckDB in bytes, beyond which it uses temporary files."""
     address_bytes: int
     """Maximum address space of the process in bytes."""
     file_bytes: int
     """Maximum size in bytes of a file that the process writes."""
     rows: int
-    """Maximum number of rows in one table. A row takes at least the 8 bytes of its key, which is a hash."""
+    """Maximum number of rows in one table. A row takes at least the 8 bytes of its key."""
     threads: int = 1
     """Number of DuckDB's threads. The limit of CPU time applies to all threads together."""
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """Return the limits for reading a file of `size` bytes.
-
-        For comparison: checking a file of 9.7 MB with 30,000 rows took 1.7 s of CPU time, or 0.2 s per MiB
-        (`tools/bench.py store`).
-        """
+        """Return the limits for reading a file of `size` bytes. Checking 9.7 MB with 30,000 rows took 1.7 s of CPU time
+        (`tools/bench.py store`)."""
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
@@ -91,10 +84,9 @@ def read_apart(
     """Run a task of a reader module in a child process, and return its answer.
 
     Args:
-        task: Name of the task.
         request: Arguments of the task.
         title: Name of the file, for messages.
-        size: Size of the file in bytes, from which the resource limits of the child process follow.
+        size: Size of the file in bytes, from which the resource limits follow.
         folder: Private folder to which only the child process writes.
         reader: Name of the reader module.
 
@@ -153,7 +145,6 @@ def check_database(path: Path, rows: bool, state: str) -> None:
     """Raise `UsageError` if this process should not open a database. A child process checks the file.
 
     Args:
-        path: Path of the file.
         rows: Whether to refuse the database if it has an impossible row.
         state: State that the file must have (`marks.file_state`). The file is refused if its state differs.
     """
@@ -162,19 +153,15 @@ def check_database(path: Path, rows: bool, state: str) -> None:
 
 
 def find_faults(path: Path, state: str) -> Faults:
-    """Return the keys of the impossible rows in the user's own database, by table and fault. The file is not changed.
-
-    Raises:
-        UsageError: The file cannot be read.
-    """
+    """Return the keys of the impossible rows in the user's own database, by table and fault. Raises `UsageError` if the
+    file cannot be read."""
     with scratch_folder() as folder:
         faults: Faults = _read_file("faults", path, folder, state=state)
     return faults
 
 
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
-    """Check all rows of an untrusted database, and write them to a private folder, in the form that `exchange.add_rows`
-    reads.
+    """Check all rows of an untrusted database, and write them to a folder in the form that `exchange.add_rows` reads.
 
     Returns:
         Number of rows in each table.
@@ -190,21 +177,15 @@ def checked_database(path: Path, folder: Path) -> dict[str, int]:
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
     """Rewrite an untrusted Parquet file as a Parquet file of plain columns in `folder`, and return its path.
 
-    Args:
-        path: Path of the untrusted file.
-        folder: Folder for the new file.
-        most_rows: Maximum number of rows.
-
     Raises:
-        UsageError: The file cannot be read, or has more rows.
+        UsageError: The file cannot be read, or has more than `most_rows` rows.
     """
     _read_file("table", path, folder, most_rows=most_rows)
     return folder / "table.parquet"
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Check all rows of groups of untrusted Parquet files, and write the rows to a folder, in the same form as
-    `checked_database`.
+    """Check all rows of groups of untrusted Parquet files, and write them to a folder as `checked_database` does.
 
     Args:
         groups: For each group, its files by table. Nobody else may write to the folders of these files.
@@ -212,8 +193,7 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
         title: Name of the files, for messages.
 
     Returns:
-        The result of `read_file.read_segments`. The file `exchange.SOURCES` in the folder lists the groups of each
-        measurement.
+        The result of `read_file.read_segments`. The file `exchange.SOURCES` lists the groups of each measurement.
 
     Raises:
         UsageError: A file cannot be read, or a row is refused.

@@ -1,12 +1,10 @@
 """Look up published times of backends for exactly one problem and GPU, in rows that ship with kernrec.
 
-The folder `db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes these files. The tool
+The folder `db/prebuilt/recorded` has a Parquet file for each op; `contents.json` describes these files, and
 `tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
-convolution (`padded_dimension`).
-
-The first query about an op converts the op's file to arrays in the user's cache folder. The arrays are sorted by a hash
-of the GPU and the problem without its number of items. For each row they contain the number of items, latency, power
-and origin. Later queries map the arrays into memory and search them. They need neither DuckDB nor a pass over all rows.
+convolution (`padded_dimension`). The first query about an op converts the op's file to arrays in the user's cache
+folder, sorted by a hash of the GPU and the problem without its number of items. Later queries map the arrays into
+memory.
 """
 
 import json
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the order by which the files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define the 90 % interval of a row: the factors from its time to both ends of the interval, and the
-relative half-width for power. All rows of one GPU, backend and data type have the same three values."""
+"""Columns that define the 90 % interval of a row: factors from its time to both ends, and relative half-width for
+power. All rows of one GPU, backend and data type have the same values."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,10 @@ class RecordedBaseline:
     """Kernel or library that the backend ran, or empty if the recording does not name it."""
     latency_s: float
     power_w: float | None
-    """Mean power in watts while the call ran in a loop at the GPU's default power limit, or None if it was not
-    recorded."""
+    """Mean power in watts of calls in a loop at the GPU's default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time, in seconds, if somebody repeats the recording, possibly with a later version of the
-    backend."""
+    """90 % interval of the time if somebody repeats the recording, possibly with a later backend version, in
+    seconds."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -66,11 +63,8 @@ class RecordedBaseline:
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for exactly one problem and GPU, fastest first.
-
-    Raises:
-        KernrecError: A shipped file is damaged.
-    """
+    """Return the published times of backends for exactly one problem and GPU, fastest first. Raises `KernrecError` if a
+    shipped file is damaged."""
     if not has_recorded(problem.op, gpu):
         return ()
     (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
@@ -87,9 +81,8 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
     """Return the recordings on a GPU that differ from a problem at most in the number of items.
 
     Returns:
-        The problem's number of items, and a list of rows in ascending order of their number of items. A row is
-        ((backend, version, variant), number of items, seconds, row number in the table). `padded_dimension` defines
-        which dimension counts items.
+        The problem's number of items, and rows of ((backend, version, variant), number of items, seconds, row number in
+        the table) in ascending order of items. `padded_dimension` defines which dimension counts items.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
@@ -107,9 +100,7 @@ def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
     """Return the recording in one row of an op's table.
 
     Args:
-        op: Name of the op.
         row: Row number in the table, from `rows_beside`.
-        gpu: GPU of the recording.
     """
     return _baseline(_table(op), row, gpu)
 
@@ -127,8 +118,7 @@ def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return the description of each op's file, by op: `rows`, `gpus`, `sources`, `left_out` and the hash of the
-    file."""
+    """Return each op's file description: `rows`, `gpus`, `sources`, `left_out` and the hash of the file."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -139,12 +129,8 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return (keys, numbers of items) for rows of one GPU, dtype and layout.
-
-    A key is a hash of the GPU and of the problem without its number of items. Absent dimensions have their default
-    sizes. A single query in attention attends to every key, with or without a causal mask, so `causal` counts as 0 in
-    its hash.
-    """
+    """Return (keys, numbers of items) for rows of one GPU, dtype and layout. A key hashes the GPU and the problem
+    without its number of items; `causal` counts as 0 for a single query, which attends to every key anyway."""
     import numpy as np
 
     count = len(next(iter(dims.values())))
@@ -162,8 +148,7 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return the hash of a problem without its number of items, and the number of items, or 0 if no dimension counts
-    items."""
+    """Return the hash of a problem without its number of items, and this number, or 0 if no dimension counts items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -180,9 +165,8 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Base of the hash. The hash is a number modulo 2^64 whose digits are the problem's sizes. The base is a multiplier
-from Steele and Vigna, "Computationally Easy, Spectrally Good Multipliers". A test checks that no two shipped problems
-have the same hash. Any other problem has the hash of a shipped problem with a probability of 10^6 / 2^64."""
+"""Base of the hash, a number modulo 2^64 whose digits are the problem's sizes. From Steele and Vigna, "Computationally
+Easy, Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
 
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------

@@ -1,8 +1,4 @@
-"""Prepare rows for a database: check their columns against the schema, make values canonical, and compute keys.
-
-The key of a row is a hash of its content. Equal rows have the same canonical text, so they have the same key in every
-database.
-"""
+"""Prepare rows for a database: check their columns against the schema, make values canonical, and compute keys."""
 
 import json
 import math
@@ -26,22 +22,16 @@ KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 1
 def canonical_json(value: object) -> str:
     """Return a value as JSON with sorted keys and without spaces. Equal values give equal text on every machine.
 
-    Args:
-        value: None, bool, int, finite float, str, or lists, tuples and str-keyed mappings of these.
-
     Raises:
         ValueError: The value contains NaN or an infinity.
-        TypeError: The value has another type.
+        TypeError: The value contains another type than None, bool, int, float, str, list, tuple and str-keyed mapping.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def content_hash(value: object, digits: int = 16) -> str:
-    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON.
-
-    16 digits (64 bits) suffice to distinguish the configs, problems and profiles of a database. Measurements need 32
-    digits, because logs only grow, and people merge many of them.
-    """
+    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON. 16 digits distinguish
+    configs, problems and profiles. Measurements need 32, because logs only grow and are merged."""
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
@@ -90,8 +80,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: a hash of the table's name and of all values that are not NULL, without the key
-    itself."""
+    """Return the key of a row: a hash of the table's name and of all values that are not NULL, without the key."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -163,12 +152,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return the next rows of a query's result as dictionaries.
-
-    Args:
-        cursor: Result of the query.
-        most: Maximum number of rows, or None for all.
-    """
+    """Return the next rows of a query's result as dictionaries, at most `most` rows."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,13 +1,11 @@
 """Define the schema of a database file: migrations, views, and the layout that an opened file must have.
 
-Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each migration is applied once to a database and
-recorded there. The views in `views.sql` are derived from the measurement log. kernrec's queries include the text of
-these views instead of using the views in the file.
+Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each migration is applied once to a database.
+kernrec's queries include the text of the views in `views.sql` instead of using the views in the file.
 
 A file may contain base tables in the SQL schema `main` with exactly the columns and types that kernrec defines.
-Computed columns and default expressions would be somebody else's code, so a file that has such code is refused, even
-for reading. Writing to a file evaluates its checks and indexes, so for writing these must also be kernrec's. kernrec
-never uses the views, macros or other tables of a file (connection.py).
+Computed columns and default expressions would be somebody else's code, so a file with such code is refused, even for
+reading. For writing, checks and indexes must also be kernrec's, because writing evaluates them.
 """
 
 import os
@@ -31,11 +29,10 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""Tables whose keys are hashes of the rows' content. All other tables are derived, or record the origin of rows."""
+"""Tables whose keys are hashes of the rows' content. Other tables are derived, or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""SQL condition on the rows of `measurement` that a migration changes, by the number of the migration. The keys of
-these rows are computed again."""
+"""SQL condition on the rows of `measurement` whose keys must be computed again, by the number of the migration."""
 
 _VIEWS_APART = 5
 """Number of the migration that moved the views to `views.sql`. Earlier migrations create the views themselves."""
@@ -61,7 +58,6 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     """Apply the migrations that a database lacks, each in one transaction, and create the views.
 
     Args:
-        connection: Connection to the database.
         done: Number of the last migration that was applied.
         views: Whether to create the views, which takes half of the time. kernrec's own queries do not use these views.
     """
@@ -96,13 +92,11 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     """Return the number of the last migration of the attached file, or 0 if the database has no tables.
 
     Args:
-        connection: Connection with the file attached as `db`.
-        path: Path of the file, for messages.
         writing: Whether the caller wants to write to the file.
 
     Raises:
-        UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            Also raised if `writing` is set and writing would run code that the file contains.
+        UsageError: The database belongs to another program or to a newer kernrec, its tables differ from the schema, or
+            `writing` is set and writing would run code that the file contains.
     """
     statements = tables(connection)
     if not statements:
@@ -188,8 +182,8 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # Relations of `views.sql`, as parts of queries.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify one measurement of a session. Two rows of one contributor that have equal values in these
-columns contradict each other."""
+"""Columns that identify one measurement of a session. Two rows of one contributor with equal values contradict each
+other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
@@ -213,18 +207,17 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the SQL query of each view in `views.sql`, by name and in order. A query may use views that come before
-    it."""
+    """Return the SQL query of each view in `views.sql`, by name. A query may use views that come before it."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
-    """Return an SQL query that may use a view of `views.sql`, together with the definitions of the views it depends on.
+    """Return an SQL query that may use a view of `views.sql`, together with the definitions that it depends on.
 
     Args:
         name: Name of the view.
         query: Query that uses the view.
-        condition: SQL condition on the measurements. It is applied while the log is scanned.
+        condition: SQL condition on the measurements, applied while the log is scanned.
         scales: Table or SQL source that replaces `db.card_scale`.
     """
     parts: list[str] = []
@@ -263,13 +256,8 @@ class Layout:
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the layout of the tables after a migration.
-
-    The result is cached, because creating the tables takes 100 ms.
-
-    Args:
-        step: Number of the migration; by default, the last one.
-    """
+    """Return the layout of the tables after a migration, by default the last. The result is cached, because creating
+    the tables takes 100 ms."""
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -338,8 +326,7 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file defines macros. A migration that calls a function of the same name would run the
-    macro."""
+    """Raise `UsageError` if the file defines macros, because a migration might run them instead of functions."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

@@ -20,10 +20,8 @@ _Read = TypeVar("_Read")
 
 
 class Stack:
-    """Read-only view of several databases.
-
-    The databases are closed between two queries, so that a collector can write to them (`kernrec.store.query_file`).
-    """
+    """Read-only view of several databases. They are closed between two queries, so that a collector can write to
+    them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Check that the databases can be read.
@@ -64,10 +62,8 @@ class Stack:
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield the title and an open connection of each database.
-
-        The title is `own`, `pulled`, or the path of the file. A database is closed when the next one is requested.
-        """
+        """Yield the title (`own`, `pulled` or the path) and an open connection of each database. The connection is
+        closed when the next one is requested."""
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database
@@ -87,8 +83,7 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Call `read` for each query file and yield the results. A damaged query file is written again before a second
-        call."""
+        """Call `read` for each query file and yield the results. A damaged query file is first written again."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -99,8 +94,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, by launch, or an empty mapping.
 
-        Profiles that ship with kernrec take precedence, then those of the first database that has some. If an
-        architecture has no profiles, the profiles of the architecture whose code it can run are used (`code_sm`).
+        Profiles that ship with kernrec take precedence, then those of the first database that has some. Without
+        profiles, those of the architecture whose code this architecture can run are used (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -111,20 +106,16 @@ class Stack:
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def kernels(self) -> Iterator[tuple[Path, tuple[Any, ...]]]:
-        """Yield each row that `Database.kernels` returns, with the path of its database. The database of pulled rows is
-        skipped."""
+        """Yield each row that `Database.kernels` returns, with the path of its database. Pulled rows are skipped."""
         self._refresh()
         for path, rows in self._of_each(lambda path, file: (path, [] if path == self._pulled else file.kernels())):
             for row in rows:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return what all databases contain about a GPU and problem.
-
-        The result contains the measurements and failures of the given kernels, and the fastest measurements of other
-        kernels. If several databases have measurements of a config at the same power limit and clocks, only the first
-        of these databases counts.
-        """
+        """Return what all databases contain about a GPU and problem: measurements and failures of the given kernels,
+        and the fastest measurements of other kernels. Only the first database that has measurements of a config
+        counts."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()
@@ -134,22 +125,20 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the total number of measurements in the databases, without pulled rows, because pulled rows train no
-        model."""
+        """Return the total number of measurements in the databases, without pulled rows, which train no model."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest key of all measurements. It distinguishes logs with the same number
-        of rows."""
+        """Return a hash of the lowest and highest key of all measurements, to distinguish logs with equal numbers of
+        rows."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return the modification time and size of each database file. If the result changes, cached answers are
-        outdated."""
+        """Return the modification time and size of each database file. If they change, cached answers are outdated."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:

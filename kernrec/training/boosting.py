@@ -202,5 +202,4 @@ def _boost(
 
 
 def _fewest_trees(loss: Array) -> int:
-    """Return the smallest number of trees whose loss is close to the minimum, given the loss after each tree."""
     return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1

@@ -59,10 +59,8 @@ class MethodScore:
     slowdown: float = _NAN
     """Fraction by which the top recommendation is slower than that of the method `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves, relative to the config that was measured to be the fastest.
-
-    The low-energy config has the lowest predicted energy among the configs that are predicted to be at most
-    `MOST_SLOWDOWN` slower than the fastest prediction.
+    """Fraction of energy that a low-energy config saves, relative to the fastest measured config. The low-energy config
+    has the lowest predicted energy of all that are predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
     """
     lowest_energy_slowdown: float = _NAN
     """Fraction by which the low-energy config of `lowest_energy_saved` is slower than the fastest measured config."""

@@ -127,13 +127,11 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
     """Fit a calibration for each architecture with enough measurements, and return the results.
 
     Args:
-        groups: Measured rows, with predictions of the uncalibrated analytical model as inputs. Groups of kernels
-            without a static profile are ignored.
+        groups: Measured rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
         origin: Provenance of the measurements, which is stored with the calibrations.
 
     Raises:
-        KernrecError: No architecture has measurements of `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs. The
-            message contains the missing numbers.
+        KernrecError: No architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:

@@ -163,7 +163,6 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """Return the costs by the calibrated model, or by the uncalibrated model for groups without calibration."""
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
         for group, calibration in zip(members, calibrations, strict=True)

@@ -46,8 +46,7 @@ _UNKNOWN_SHARE = 0.5
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows. It has only heads with enough
-    measurements.
+    """Train a model, calibrate its intervals, and score it on held-out rows. Only heads with enough rows are trained.
 
     Raises:
         UsageError: Too few configs have a measured latency.
@@ -111,7 +110,6 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """Return log(measured / predicted), (N,), of latency and, if the model has a head for power, of energy."""
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]

@@ -98,7 +98,6 @@ def _notes(name: str, data: Dataset) -> list[str]:
 
 
 def _stated_intervals(model: Model) -> dict[str, float | str]:
-    """Return descriptions of a model's 90 % intervals for new problems, new GPUs and new kernels, keyed by name."""
     return {
         f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
             f"a factor of {math.exp(interval.width):.3g}, from {interval.summary}"

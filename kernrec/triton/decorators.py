@@ -28,9 +28,7 @@ def autotune(
     The measurements are stored in the user's database, and later processes reuse them.
 
     Args:
-        configs: List of `triton.Config`.
         key: Names of the arguments whose values require separate tuning, as in `triton.autotune`.
-        *positional: Further positional arguments of `triton.autotune`.
         top_k: Number of configs to measure.
         objective: `latency`, `energy`, or `edp` (energy times latency).
         gpu: Common name of the GPU. The default is the environment variable KERNREC_GPU, and otherwise the GPU of this
@@ -127,10 +125,7 @@ class _Then:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return the autotuner that called the pruning function, and the number of positional arguments of the launch.
-
-    Triton does not pass either of them to a pruning function, so kernrec reads them from Triton's stack frames.
-    """
+    """Return the autotuner that called the pruning function, and the launch's number of positional arguments."""
     frame = sys._getframe(2)
     while frame is not None:
         tuned = frame.f_locals.get("self")

@@ -16,9 +16,7 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum duration of an energy measurement, in seconds. The measurement continues until NVML has updated the energy
-counter often enough, but for at most about `LONGEST_WINDOW_S`.
-"""
+"""Minimum seconds of an energy measurement. If NVML updates rarely, it takes up to about `LONGEST_WINDOW_S`."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
 """Seconds of launches before an energy measurement, so that clocks and power settle."""
@@ -51,11 +49,7 @@ class Machine:
         return sensors(self.local.uuid) if self.local else None
 
     def settings(self) -> dict[str, Any]:
-        """Return the GPU's power limit, locked clocks and MIG mode, and its driver versions, as `MeasuredDevice`
-        fields.
-
-        Return an empty dictionary if NVML cannot access the GPU.
-        """
+        """Return power limit, locked clocks, MIG mode and driver versions as `MeasuredDevice` fields."""
         if self._sensors is None:
             return {}
         now = self._sensors.settings()
@@ -146,10 +140,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return the GPU on which launches run: torch's current device if torch is loaded, otherwise the first visible GPU.
-
-    Return None if NVML does not list torch's device.
-    """
+    """Return torch's current GPU, or without torch the first visible GPU. None if NVML does not list it."""
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

@@ -61,9 +61,6 @@ def measure_call(
         benchmark: Function that times a launch. The default is `triton.testing.do_bench`, which clears the L2 cache
             before each launch.
 
-    Returns:
-        Each config under the kernel's tunable names, with its result.
-
     Raises:
         KernrecError: torch is not installed, or a tensor of the call has a data type that cannot be measured.
         UsageError: The database cannot be written.
@@ -95,7 +92,6 @@ def measure_call(
 
 
 def _failed(error: Exception) -> Result:
-    """Return the failed result of a config that cannot be compiled or launched. Raise any other error again."""
     if (message := compile_error(error)) is not None:
         return Result(error=message, compiled=False)
     if type(error).__name__ == "OutOfResources":
@@ -175,9 +171,6 @@ def measure_audit(
         progress: Function that is called with a one-line message before each number of tokens.
         tensors: As in `measure_call`.
         benchmark: As in `measure_call`.
-
-    Returns:
-        Number of measured configs.
 
     Raises:
         KernrecError: torch is not installed.

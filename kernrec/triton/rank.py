@@ -21,9 +21,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process. This process imports the user's file, and raises an error if the file
-launches a kernel at import time.
-"""
+"""Value of KERNREC_TRITON in the ranking process, in which a launch during the import of a file is an error."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,7 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
     """Rank all configs of a kernel.
 
     Args:
-        kernel: Kernel whose spec fixes every argument.
         folder: Folder of the kernel's source file.
-        gpu: GPU to predict costs for.
-        objective: Objective to minimize.
 
     Raises:
         UsageError: The kernel's arguments are invalid.
@@ -74,14 +69,7 @@ def _environment() -> dict[str, str]:
 
 
 def rank(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank the configs of the kernel in a request. This function runs in the process that `ranked` starts.
-
-    Args:
-        request: JSON object with the kernel's spec, source and folder, the GPU and the objective.
-
-    Returns:
-        JSON object with the fields of `Ranking`.
-    """
+    """Rank the configs of the kernel in a JSON request from `ranked`. Return the fields of `Ranking` as JSON."""
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""First word of the session names of measurements that Triton's autotuner made for kernrec. The other words are the
-tuning hash, the number of configs to measure and a unique identifier.
-"""
+"""First word of Triton's session names, before tuning hash, number of configs to measure and unique identifier."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,7 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the value of the objective in SI units.
-
-        The value is infinity if the config failed, and NaN if the objective includes energy but energy was not
-        measured.
-        """
+        """Return the objective in SI units: infinity for a failed config, NaN if it requires an unmeasured energy."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -69,11 +63,6 @@ class Result:
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
     """Return the measurements of a tuning key in the user's database and pulled databases.
-
-    Args:
-        gpu: Name of the GPU in the GPU catalog.
-        kernel: Name of the kernel.
-        tuning_hash: Hash from `AutotunedLaunch.tuning_hash`.
 
     Returns:
         For each measurement: (`Trial.proposed` of its trial, or 0 if unknown; config under kernrec's tunable names;
@@ -96,10 +85,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median of the objective over all successful results of one config.
-
-    Return infinity if all results are failures, or NaN if none of the others has the objective's quantities.
-    """
+    """Return the median objective of one config: infinity if all results failed, NaN if its quantities are missing."""
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 
@@ -117,16 +103,7 @@ class Trial:
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
-    """Add a trial to the user's database atomically.
-
-    Args:
-        trial: The measurements.
-        machine: Machine that measured them.
-        compiler: Name and version of the compiler, such as `triton 3.9.0`.
-
-    Raises:
-        UsageError: The database cannot be written.
-    """
+    """Add a trial to the user's database atomically. Raise `UsageError` if the database cannot be written."""
     kernel = trial.kernel
     problem = kernel.definition.problem()
     session = f"{SESSION} {trial.tuning_hash} {trial.proposed} {uuid.uuid4().hex[:12]}"

@@ -62,11 +62,7 @@ class AutotunedLaunch:
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Return a hash that identifies the tuning key of this launch.
-
-        The hash covers the function's code, the compiler version, the values of the arguments in `key`, and the data
-        types of all tensors. As in Triton, the values of other arguments do not affect it.
-        """
+        """Return a hash of the code, the compiler version, the values of the arguments in `key`, and the data types."""
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
         types = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
@@ -99,21 +95,12 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """Return the index in `configs` that corresponds to a stored config, or None if there is none.
-
-        Args:
-            stored: Config under kernrec's tunable names.
-        """
+        """Return the index in `configs` of a stored config with kernrec's tunable names, or None if there is none."""
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
-    """Return whether a `triton.Config` and a stored config are equal.
-
-    Args:
-        config: The `triton.Config`.
-        stored: Config under kernrec's tunable names, which `kernrec.profile.triton_call` derives from Triton's.
-    """
+    """Return whether a `triton.Config` equals a stored config under kernrec's tunable names."""
     stated = {**config.kwargs, **stated_options(config)}
     wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
@@ -206,8 +193,6 @@ class Tuner:
         """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring.
 
         Args:
-            tuned: Triton's autotuner.
-            configs: Configs of type `triton.Config`.
             named: Arguments, constants and `grid` of the launch, keyed by name.
             offline: Whether measuring is forbidden.
 
@@ -285,11 +270,7 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Measure a config, store the result, and return three numbers by which Triton compares configs.
-
-        For the objective `latency`, these are the times that Triton measured, in milliseconds. For other objectives,
-        the value of the objective is returned three times.
-        """
+        """Measure and store a config. Return times in milliseconds, or the value of another objective three times."""
         running = self._running
         if running is None:
             return [0.0] * 3  # Some releases of Triton measure even a single config.
@@ -329,10 +310,7 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return a one-line message if an error means that Triton could not compile a config, or None for other errors.
-
-    The message contains the reason, and the source line if Triton's error has one.
-    """
+    """Return a one-line message if Triton could not compile a config, or None for other errors."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):

@@ -1,8 +1,6 @@
-"""Store JSON values and NumPy arrays in one file that loads fast: a checksum, a line of JSON, and the arrays' raw
-bytes.
+"""Store JSON values and NumPy arrays in one file that loads fast: a checksum, a line of JSON, and the raw bytes.
 
-NumPy's `.npz` would unpack a ZIP member and parse Python literals for every array, which takes longer than a query.
-Nothing is pickled: the JSON contains the name, dtype, shape and offset of each array.
+NumPy's `.npz` would parse Python literals for every array, which takes longer than a query. Nothing is pickled.
 """
 
 import json
@@ -34,12 +32,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode JSON values and arrays as bytes, which `unpack` can read.
-
-    Args:
-        facts: JSON values by name.
-        arrays: Arrays of numbers or booleans by name.
-    """
+    """Encode JSON values and arrays of numbers or booleans, both by name, as bytes that `unpack` can read."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -58,7 +51,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     """Return the JSON values and the arrays that `pack` encoded. The arrays are read-only.
 
     Args:
-        data: Content of a file, or the result of `mapped`. From the latter, only the pages that are used are read.
+        data: Content of a file, or the result of `mapped`, of which only the pages that are used are read.
         intact: Whether to skip the checksum, because a larger checksum already covered these bytes.
 
     Raises:
@@ -82,15 +75,11 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Map a file into memory that processes share.
-
-    The file must only be replaced as a whole, never written in place. On Windows, a mapped file could not be replaced,
-    so the file is read instead.
+    """Map a file into memory that processes share. The file must only be replaced as a whole, never written in place.
+    On Windows, the file is read instead, because a mapped file could not be replaced.
 
     Args:
-        path: Path of the file.
-        digest: Hash to update with the content of the file. The content is read in pieces, so that unused pages do not
-            stay in memory.
+        digest: Hash to update with the content of the file, in pieces, so that unused pages do not stay in memory.
 
     Raises:
         OSError: The file cannot be opened or mapped.

@@ -1,8 +1,7 @@
 """Cache results that are derived from files shipped with kernrec, in the user's cache folder.
 
-Each entry contains a hash of its inputs, and is derived again if the hash differs. Files are written atomically, and an
-unreadable file counts as missing. If the folder cannot be written, there is no error and nothing is cached. A missing
-home directory is not created.
+Each entry contains a hash of its inputs, and is derived again if the hash differs. An unreadable file counts as
+missing. If the folder cannot be written, nothing is cached. A missing home directory is not created.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
     Args:
         name: Name of the cache file. The file is replaced if the inputs changed.
-        made_of: The inputs of the result. The cached result is used only if it was stored with the same inputs.
+        made_of: The inputs of the result. A cached result is used only if it was stored with the same inputs.
         make: Function that computes the result.
     """
     from kernrec.util.array_file import pack, unpack

@@ -41,8 +41,7 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the engine when `query`, the part of the engine that computes queries, is first imported from this
-    module."""
+    """Load the engine when `query`, which computes queries, is first imported from this module."""
     if name == "query":
         return module().query
     raise AttributeError(name)

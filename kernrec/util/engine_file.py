@@ -1,7 +1,5 @@
-"""Name the compiled engine by a hash of its sources, so that kernrec never loads an outdated engine.
-
-The build script `hatch_build.py` runs this file without installing the package.
-"""
+"""Name the compiled engine by a hash of its sources, so that kernrec never loads an outdated engine. The build script
+`hatch_build.py` runs this file without installing the package."""
 
 import hashlib
 import importlib.machinery
@@ -13,7 +11,7 @@ PATTERN = "_engine.*"
 """Matches the file names of all compiled engines in the package folder, whatever their sources and Python version."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
-"""Whether one compiled engine works with all versions of Python from 3.12 on. nanobind supports this on Linux and
+"""Whether one compiled engine works with all versions of Python from 3.12 on, as nanobind supports on Linux and
 macOS."""
 
 _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -34,10 +32,8 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine.
-
-    Return None if the engine was not compiled, or was compiled from sources other than those of the checkout.
-    """
+    """Return the path of the compiled engine, or None if it is missing or was compiled from other sources than the
+    checkout's."""
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

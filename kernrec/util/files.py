@@ -1,13 +1,11 @@
 """Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
 
-Only regular files of limited size are read, and opening them never blocks. Reading a named pipe or a device might never
-end. The kind of the file is checked after it is open, so nobody can replace the file between the check and the read.
+Only regular files of limited size are read, because reading a named pipe or a device might never end. The kind of the
+file is checked after it is open, so nobody can replace the file in between.
 
-The operating system releases a lock when the process that holds it ends. On POSIX, kernrec uses `flock`. Windows locks
-ranges of bytes, so kernrec locks one byte far beyond the end of any file, and others can still read the content.
-
-A program that uses a private folder locks a file in it. If the program is killed, a later program can lock this file,
-so it recognizes the folder as abandoned and removes it (`remove_abandoned`).
+The operating system releases a lock when the process that holds it ends. Windows locks ranges of bytes, so kernrec
+locks one byte far beyond the end of any file, and others can still read the content. A program that uses a private
+folder locks a file in it. A later program that can lock this file removes the folder as abandoned.
 """
 
 import os
@@ -30,7 +28,6 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
-        path: Path of the file. Links are followed.
         title: Name of the file, for messages. By default, the path.
 
     Raises:
@@ -47,11 +44,9 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
 
 
 def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a regular file of at most `most_bytes` bytes.
 
     Args:
-        path: Path of the file. Links are followed.
-        most_bytes: Maximum size of the file.
         title: Name of the file, for messages. By default, the path.
 
     Raises:
@@ -66,23 +61,16 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
 
 
 def check_kind(mode: int, title: object) -> None:
-    """Raise `UsageError` if a file is a pipe, a device or a socket.
-
-    Args:
-        mode: The `st_mode` of the file.
-        title: Name of the file, for the message.
-    """
+    """Raise `UsageError` with the file's title if the file with this `st_mode` is a pipe, a device or a socket."""
     if kind := _KINDS.get(stat.S_IFMT(mode)):
         raise UsageError(f"{title} is {kind}; expected a regular file")
 
 
 def check_input(path: Path, title: object = None) -> None:
-    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself.
-
-    Call this before another library opens the path. A missing file or a folder is accepted.
+    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself. A missing file or a folder
+    is accepted. Call this before another library opens the path.
 
     Args:
-        path: Path to check.
         title: Name of the file, for the message. By default, the path.
     """
     title = path if title is None else title
@@ -100,10 +88,9 @@ def write_whole(
     """Write a file atomically. No temporary file is left behind, even after an error.
 
     Args:
-        path: Path of the file.
         data: Content of the file, or a function that writes the content to an open file.
-        shared: Whether other users read the file. If so, the file's permissions follow the umask, and its content is on
-            disk before the file appears under its name.
+        shared: Whether other users read the file. If so, its permissions follow the umask, and it is on disk before it
+            appears.
         mode: Permission bits of the file. By default, they follow from `shared`.
 
     Raises:
@@ -139,14 +126,8 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file without waiting. Closing the file releases the lock.
-
-    Args:
-        descriptor: Descriptor of the open file.
-
-    Returns:
-        True if this process now holds the lock, False if another process holds it.
-    """
+    """Lock an open file without waiting, and return whether this process now holds the lock. Closing the file releases
+    it."""
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:
@@ -160,12 +141,10 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     """Lock a file, which is created if necessary.
 
     Args:
-        path: Path of the file. The process that holds the lock may rename or delete the file.
         wait_s: Maximum seconds to wait while another process holds the lock.
 
     Returns:
-        Descriptor of the file, or None if another process still holds the lock. Closing the descriptor releases the
-        lock.
+        Descriptor of the file, or None if another process holds the lock. Closing the descriptor releases the lock.
     """
     end_s = time.monotonic() + wait_s
     while True:
@@ -212,8 +191,7 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
     Args:
         path: Path of the folder, from `new_scratch_path`. By default, a new path.
-        beside: Another path from `new_scratch_path`. If this program is killed, a later program deletes it together
-            with the folder.
+        beside: Another such path, which a later program deletes together with the folder if this program is killed.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
@@ -253,10 +231,7 @@ def remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a path is a folder that belongs to this user, and not a link.
-
-    Other users can write to the system's temporary folder, so this cannot be assumed.
-    """
+    """Return whether a path is a folder of this user, not a link. Others can write to the system's temporary folder."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
@@ -269,10 +244,7 @@ def _remove(folder: Path) -> None:
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 of some files: of their paths relative to `root` and their contents, in hexadecimal.
-
-    The order of `files` does not matter.
-    """
+    """Return the SHA-256 of files in hexadecimal, from their paths relative to `root` and contents, in any order."""
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

@@ -1,9 +1,8 @@
 """Format values for people: numbers with units, counts, configs, rows of tables and notes.
 
 `short_config` formats a config of a matmul as `128x128x32 w64x32 s3 k4`, for its block sizes, warp sizes, pipeline
-stages and split. Sizes along several axes are joined by x, and other tunables have a prefix of one or two letters.
-Neutral values are omitted, such as a split into one part or a switch that is off. A tunable without a short form is
-written as name=value.
+stages and split. Neutral values are omitted, such as a split into one part or a switch that is off. A tunable without a
+short form is written as name=value.
 """
 
 import json
@@ -20,7 +19,6 @@ PREFIXES = (
     (1e-6, "u"),
     (1e-9, "n"),
 )
-"""Factors of SI prefixes, and the prefixes, largest first."""
 
 
 def human(value: float, unit: str) -> str:
@@ -75,8 +73,8 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups of tunables that are printed together. Each entry is (prefix, names of the tunables). The prefix is followed
-by the values of the tunables, joined by x. An entry is used only if a config has all of its tunables."""
+"""Groups of tunables that are printed together: (prefix, names of the tunables). The values are joined by x. An entry
+is used only if a config has all of its tunables."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -120,8 +118,8 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""For other tunables, by name: the prefix of the printed value, and the value that is not printed. For a switch, whose
-values are 0 and 1, only the prefix is printed."""
+"""For other tunables, by name: prefix of the printed value, and the value that is not printed. For a switch with values
+0 and 1, only the prefix is printed."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
@@ -141,14 +139,8 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Describe the parts of a short config for some tunables, in order.
-
-    Args:
-        names: Names of the tunables.
-
-    Returns:
-        A list of (code, description), such as ("wNxN", "warp_m x warp_n").
-    """
+    """Describe the parts of a short config of these tunables, in order: (code, description), such as ("wNxN", "warp_m x
+    warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:
@@ -171,14 +163,10 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a row that contains nested mappings.
+    """Flatten a row that contains nested mappings, and put `prefix` before each key.
 
     The keys of a nested mapping become `outer.inner`. An interval becomes two columns with `_low_` and `_high_` in
     their names. Configs and lists become text.
-
-    Args:
-        row: Values by column.
-        prefix: Text to put before each key.
     """
     cells: dict[str, Any] = {}
     for name, value in row.items():
@@ -201,8 +189,7 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Note(str):
-    """A note in one line, with an optional explanation. As a string, it equals its text, so that repeated notes are
-    recognized."""
+    """A note in one line, with an optional explanation. It equals its text, so that repeated notes are recognized."""
 
     why: str
     """Explanation that `--why` prints below the note, or an empty string if there is none."""

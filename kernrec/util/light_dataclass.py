@@ -1,10 +1,9 @@
 """Provide `dataclass(frozen=True)` without the code that the standard library generates.
 
 The standard decorator generates and compiles six functions for each class, which slows down the start of a command.
-With this decorator, all classes share their methods. The functions `fields`, `replace` and `asdict` work. For type
-checkers, this is the standard decorator. The standard decorator processes a class only when something requests the
-fields of the class. Slots are not supported, and neither are annotations such as `ClassVar`. A class with many
-instances gets a generated `__init__` of its own.
+With this decorator, all classes share their methods, and a class with many instances gets its own `__init__`. `fields`,
+`replace` and `asdict` work: the standard decorator processes a class when its fields are requested. Slots and
+annotations such as `ClassVar` are not supported. For type checkers, this is the standard decorator.
 """
 
 import dataclasses
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`. Generating it is worth it from about 100 instances
-on."""
+"""Number of instances after which a class gets its own `__init__`, which is worth it from about 100 instances on."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
@@ -59,13 +57,7 @@ class _LaterFields:
     """Placeholder for the fields of a class. When they are first used, the standard decorator creates them."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """Prepare the class, whose fields are not yet created.
-
-        Args:
-            cls: The class.
-            described: Fields that the class defines with `field(...)`, by name. Their defaults become attributes of the
-                class.
-        """
+        """Prepare the class. The argument `described` has the fields that it defines with `field(...)`, by name."""
         self.cls, self.described = cls, described
         for name, field in described.items():
             if field.default is dataclasses.MISSING:
@@ -120,8 +112,7 @@ def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasse
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
-    """Return an `__init__` that is generated for these fields. It runs faster than the `__init__` that all classes
-    share."""
+    """Return an `__init__` that is generated for these fields and runs faster than the shared `__init__`."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self"], ["_fields = self.__dict__"]
     for name, field in fields.items():
@@ -150,11 +141,7 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the default values of the fields for which there is no argument.
-
-    Raises:
-        TypeError: An argument does not belong to a field, or a field has neither an argument nor a default.
-    """
+    """Return the defaults of the fields that have no argument. Raise `TypeError` for a missing or unknown argument."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

@@ -26,13 +26,11 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that some libraries are installed, without importing them. Call this before long work that would need them
-    later.
+    """Check that some libraries are installed, before long work that would import them later.
 
     Args:
         modules: Import names of the libraries.
-        purpose: See `import_optional`.
-        extra: See `import_optional`.
+        purpose, extra: See `import_optional`.
 
     Raises:
         KernrecError: A library is not installed. The message names the extra.

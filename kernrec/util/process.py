@@ -1,12 +1,11 @@
 """Start, confine and kill child processes on every platform, and decide whether to fork them.
 
 A forked child inherits all imports at no cost, but only one thread. If another thread holds a lock during the fork, the
-lock is never released in the child. So a process that has other threads, of Python or of a library, spawns its children
-instead, unless these threads declare that they hold no lock.
+lock is never released in the child. So a process with other threads spawns its children instead, unless these threads
+declare that they hold no lock.
 
-On Linux, Landlock can permanently deny a thread access to files and the network
-(https://docs.kernel.org/userspace-api/landlock.html). The thread and all processes that it starts can then open only
-permitted files. Other systems, and Linux before 5.13, do not have Landlock.
+On Linux since 5.13, Landlock can permanently deny a thread and the processes that it starts access to files and the
+network (https://docs.kernel.org/userspace-api/landlock.html).
 """
 
 import ctypes
@@ -36,16 +35,14 @@ https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingle
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child process.
-
-    The child imports nothing from the working folder (`-P`), because a `json.py` next to a user's data must not run.
-    """
+    """Return the command that runs a module of this package in a child process. With `-P`, the child does not import a
+    `json.py` next to a user's data."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Prevent Python processes that are started in the `with` block from importing modules from the working folder."""
+    """Prevent Python processes started in the `with` block from importing modules from the working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -58,10 +55,7 @@ def safe_path() -> Iterator[None]:
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment variables for a child process that runs `module_command`.
-
-    With them, the child finds this package wherever it is installed.
-    """
+    """Return the environment variables with which a child process that runs `module_command` finds this package."""
     root = str(Path(__file__).resolve().parents[2])
     # Remove empty paths, because an empty path means the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -69,17 +63,15 @@ def module_environment() -> dict[str, str]:
 
 
 def own_group() -> dict[str, Any]:
-    """Return the arguments of `subprocess.Popen` that start the child in its own process group.
-
-    Ctrl-C then does not reach the child.
-    """
+    """Return the arguments of `subprocess.Popen` that start the child in its own process group, out of Ctrl-C's
+    reach."""
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that was started with `own_group`. On POSIX, all processes that it started are killed, too."""
+    """Kill a process that was started with `own_group` and, on POSIX, all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -88,10 +80,7 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """Let the operating system kill this process when its parent ends, because then nobody needs its answer.
-
-    On systems other than Linux, do nothing.
-    """
+    """On Linux, let the operating system kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -123,24 +112,17 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that a thread never holds a lock while this process forks, for example because it uses
-    `os.register_at_fork`."""
+    """Declare that a thread never holds a lock while this process forks, for example due to `os.register_at_fork`."""
     _lockless.add(thread)
 
 
 def not_inherited(connection: object) -> None:
-    """Close a connection in forked children of this process.
-
-    Otherwise, the other end of the connection would not notice when this process closes it.
-    """
+    """Close a connection in forked children, so that the other end notices when this process closes it."""
     _not_inherited.add(connection)
 
 
 def can_fork() -> bool:
-    """Return whether it is safe to fork now.
-
-    This is the case on Linux, in the main thread, if no other thread may hold a lock.
-    """
+    """Return whether it is safe to fork now: on Linux, in the main thread, if no other thread may hold a lock."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -154,16 +136,13 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context to use for starting children now: fork if this is safe, otherwise spawn."""
+    """Return the multiprocessing context for starting children now: fork if this is safe, otherwise spawn."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """Prepare a child process for its work.
-
-    A forked child is killed when its parent ends, resets the inherited signal handlers, and closes inherited
-    connections.
-    """
+    """Prepare a child process for its work. A forked child is killed when its parent ends, resets the inherited signal
+    handlers, and closes inherited connections."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
@@ -195,8 +174,8 @@ def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable
     """Permanently deny this thread the use of TCP and all access to files, except to some files and folders.
 
     Args:
-        readable: Files and folders that stay readable. A folder includes its content.
-        writable: Files and folders that stay readable and writable. A folder includes its content.
+        readable: Files and folders, including their content, that stay readable.
+        writable: Files and folders, including their content, that stay readable and writable.
         listed: Folders in which file names can still be listed, but whose files cannot be read.
 
     Returns:
@@ -235,13 +214,10 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Run a function in a thread that can read and write only some files, and return its result.
-
-    If the system does not support Landlock, the function runs without restrictions. Its exceptions are raised in the
-    calling thread.
+    """Run a function in a thread that can read and write only some files, and return its result. Exceptions are raised
+    in the calling thread. Without Landlock, the function runs without restrictions.
 
     Args:
-        work: The function.
         readable: Files and folders that the function can read.
         writable: Files and folders that the function can read and write.
     """
@@ -273,22 +249,16 @@ _KEPT_BYTES = 2**30
 
 @once
 def collect_rarely() -> None:
-    """Make garbage collection in this process less frequent.
-
-    Modules and decoders live as long as the process, so the collector ignores all objects that exist now. Reference
-    counts free most objects of a task. The higher threshold limits the memory of the few reference cycles. The function
-    runs only once and does not ask `gc` for the number of ignored objects, because `gc` would count them one by one.
-    """
+    """Make garbage collection in this process less frequent. The collector ignores all objects that exist now, because
+    modules live as long as the process. The higher threshold limits the memory of reference cycles."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
 
 
 @once
 def keep_freed() -> None:
-    """Let the C library keep freed memory instead of returning it to the operating system.
-
-    Otherwise, NVRTC would return and request the same pages for every config. Without the GNU C library, do nothing.
-    """
+    """Let the GNU C library keep freed memory. Otherwise, NVRTC would return and request the same pages for every
+    config."""
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):

@@ -1,9 +1,8 @@
 """Convert between floating-point numbers and their codes (uint8) in formats of 8 and 4 bits.
 
 The format `f8e4m3` has no infinity, and its largest number is 448. A code of `f8e5m2` is the upper byte of an f16.
-`f4e2m1` and `e8m0` are defined in the "OCP Microscaling Formats (MX) Specification", version 1.0. The format `e8m0`
-contains the powers of two by which 4-bit elements are scaled. A 4-bit code takes a byte here, but half a byte in the
-memory of a GPU.
+`f4e2m1` and `e8m0`, the powers of two that scale 4-bit elements, are defined in the "OCP Microscaling Formats (MX)
+Specification", version 1.0. A 4-bit code takes a byte here, but half a byte in the memory of a GPU.
 """
 
 from functools import lru_cache
@@ -32,12 +31,7 @@ def _magnitudes(kind: str) -> Array:
 
 
 def small_values(kind: str, codes: Array) -> Array:
-    """Return the floating-point numbers that codes represent.
-
-    Args:
-        kind: Format of the codes: `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`.
-        codes: Codes as uint8.
-    """
+    """Return the numbers that codes (uint8) of the format `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0` represent."""
     if kind == "e8m0":
         return np.asarray(np.exp2(codes.astype(np.float64) - _BIAS))
     sign = len(_magnitudes(kind))
@@ -46,15 +40,11 @@ def small_values(kind: str, codes: Array) -> Array:
 
 
 def small_codes(kind: str, values: Array) -> Array:
-    """Return the codes (uint8) that represent numbers most closely.
+    """Return the codes (uint8) that represent numbers most closely, in a format that `small_values` can read.
 
     A number halfway between two codes is rounded to the even code. A number beyond the largest one becomes the largest.
-    NaN stays NaN in the 8-bit formats. In `e8m0`, which has no sign, the code of the nearest power of two in the
-    logarithm of the absolute value is returned.
-
-    Args:
-        kind: Format of the codes: `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`.
-        values: Floating-point numbers.
+    NaN stays NaN in the 8-bit formats. `e8m0` has no sign: the code is that of the nearest power of two in the
+    logarithm of the absolute value.
     """
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))

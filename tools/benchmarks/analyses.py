@@ -80,15 +80,6 @@ def _commands(folder: Path) -> dict[str, list[str]]:
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:
-    """Run a command with the kernrec of a checkout, and store its answer in `answers[which]`.
-
-    Args:
-        checkout: Checkout to run.
-        words: Arguments of `kernrec analyze`.
-        folder: Folder for caches and the database. Compiled and emulated results are deleted first.
-        answers: Answers by name of the checkout.
-        which: Name of the checkout.
-    """
     folder.mkdir(exist_ok=True)
     for results in ("compile", "emulated"):
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)

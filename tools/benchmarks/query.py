@@ -119,7 +119,6 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
 
 
 def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number: int) -> dict[str, float]:
-    """Return the median time of each contestant in seconds, over new shapes."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     # Change the sizes, because the contestants have already answered the original ones.
     draw = random.Random(f"{case} {number}")

@@ -66,12 +66,8 @@ def peak_mb(program: str, *words: str, environment: Mapping[str, str]) -> float:
 
 
 def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]:
-    """Return the environment variables of a process that imports kernrec, without the user's cache and database.
-
-    Args:
-        folder: Folder for the cache and the database.
-        checkout: Checkout from which kernrec is imported, or None for the installed one.
-    """
+    """Return the environment of a process that imports kernrec (installed or from `checkout`), with cache and database
+    in `folder`."""
     dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment |= {"XDG_DATA_HOME": str(folder), "KERNREC_CACHE": str(folder / "cache"), "HOME": str(folder)}

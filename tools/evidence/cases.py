@@ -23,10 +23,8 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times of N launches.
-
-    Arrays are (N,). Times are in seconds, unless an experiment compares another quantity.
-    """
+    """Recorded and predicted times of N launches. Arrays are (N,). Times are in seconds, unless an experiment compares
+    another quantity."""
 
     kernel: Array
     gpu: Array
@@ -77,9 +75,7 @@ class Cases:
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
         """Yield (values by column name, cases with these values) for each combination that occurs in the columns.
-
-        Combinations are in order of their first appearance.
-        """
+        Combinations are in order of their first appearance."""
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(keys):
@@ -140,9 +136,7 @@ def half(text: str) -> bool:
 
 
 def ordered(names: list[str]) -> list[int]:
-    """Return a pseudo-random order of names, as indices. It depends only on the names.
-
-    The first N names in this order are a random sample.
-    """
+    """Return a pseudo-random order of names, as indices. It depends only on the names. The first N names in this order
+    are a random sample."""
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)

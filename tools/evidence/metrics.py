@@ -17,11 +17,9 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Return rank correlation, median error with and without a common factor, and mean ratio.
-
-    `ratio` is the geometric mean of predicted / recorded time. `no level` is the median error after predictions are
-    scaled by a common factor. This error would remain if a recording's clock is unknown.
-    """
+    """Return rank correlation, median error with and without a common factor, and mean ratio. `ratio` is the geometric
+    mean of predicted / recorded time. `no level` is the median error after predictions are scaled by a common factor.
+    This error would remain if a recording's clock is unknown."""
     recorded, predicted = cases.recorded, cases.predicted
     level = float(np.exp(np.median(cases.error)))
     return {
@@ -41,11 +39,9 @@ def spread(cases: Cases) -> dict[str, object]:
 
 
 def recommendations(cases: Cases) -> dict[str, object]:
-    """Return the mean efficiency of the best of the top 1, 3 and 5 recommendations, and other ranking scores.
-
-    The efficiency of a choice is the lowest recorded time of a problem over the recorded time of the chosen config; 1
-    is perfect. Problems with fewer than `FEWEST` configs do not count.
-    """
+    """Return the mean efficiency of the best of the top 1, 3 and 5 recommendations, and other ranking scores. The
+    efficiency of a choice is the lowest recorded time of a problem over the recorded time of the chosen config; 1 is
+    perfect. Problems with fewer than `FEWEST` configs do not count."""
     rows = []
     for _, part in cases.parts("gpu", "problem"):
         if len(part) >= FEWEST:
@@ -61,10 +57,8 @@ def recommendations(cases: Cases) -> dict[str, object]:
 
 
 def heuristics(cases: Cases) -> dict[str, object]:
-    """Return the efficiency of two rules that need no model, for the configs of one problem.
-
-    One rule chooses the config with the highest occupancy. The other chooses the block size nearest to 256 threads.
-    """
+    """Return the efficiency of two rules that need no model, for the configs of one problem. One rule chooses the
+    config with the highest occupancy. The other chooses the block size nearest to 256 threads."""
     threads, occupancy = cases.more["threads"], cases.more["occupancy"]
     ways = {
         "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),

@@ -82,7 +82,6 @@ class Sample:
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        """Return the candidates, and the indices of configs that can run: in `configs` and among the candidates."""
         candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
@@ -130,11 +129,9 @@ def sampled_space(
     GPUs of the same architecture share profiles, because the sample does not depend on the GPU.
 
     Args:
-        recorded: Public kernel.
         recording: Recording of the kernel on one GPU.
         folders: Folder with the kernels' sources, and folder of the recordings.
         count: Number of configs to profile. The recorded set may limit it.
-        processes: Number of processes to use.
     """
     if recording.unfit:
         raise KernrecError(recording.unfit)
@@ -153,10 +150,7 @@ def sampled_space(
 
 
 def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
-    """Profile configs into kernrec's cache, and return the path of the database with the profiles.
-
-    A lock lets only one process at a time profile the kernel for an architecture.
-    """
+    """Profile configs into kernrec's cache, one process at a time, and return the path of their database."""
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
@@ -182,10 +176,8 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
     """Add the instructions of IEEE divisions 0/0 to profiles in which all special functions belong to such divisions.
-
     An IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
-    operands.
-    """
+    operands."""
     if "issue.mufu" not in table.metrics:
         return table
     divisions = table.counts[:, table.metrics.index("issue.mufu")] / 2.0

@@ -54,10 +54,8 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return errors in ascending order, and their weights.
-
-        If `pairs`, return the differences between the errors of two configs of a kernel on one problem and GPU.
-        """
+        """Return errors in ascending order, and their weights. If `pairs`, return the differences between the errors of
+        two configs of a kernel on one problem and GPU."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -75,11 +73,8 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
-        weights.
-
-        Only the rows in the mask `counted` have a weight.
-        """
+        """Return the weight of each row, (N,): equal for kernels, a kernel's GPUs and a GPU's rows; 0 outside
+        `counted`."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -88,7 +83,6 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Yield the indices of the rows of each (kernel, problem, GPU) combination."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")
@@ -100,10 +94,8 @@ Parts = Sequence[Errors]
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the half-width for each of R regimes, (R,), as a logarithm.
-
-    If `pairs`, the half-widths are those of the difference of two errors.
-    """
+    """Return the half-width for each of R regimes, (R,), as a logarithm. If `pairs`, the half-widths are those of the
+    difference of two errors."""
     first, *others = parts
     of_all = _width(parts, pairs)
     own = [first.take(first.regime == number) for number in range(len(REGIMES))]
@@ -111,10 +103,8 @@ def by_regime(parts: Parts, pairs: bool) -> Array:
 
 
 def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors.
-
-    If `pairs`, count the differences of two errors.
-    """
+    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors. If `pairs`,
+    count the differences of two errors."""
     first, *others = parts
     shares = weights = 0.0
     for number, width in enumerate(widths.tolist()):
@@ -127,7 +117,6 @@ def covered(parts: Parts, pairs: bool, widths: Array) -> float:
 
 
 def _width(parts: Parts, pairs: bool) -> float:
-    """Return the smallest half-width that contains the required weight of the errors."""
     sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
     low, high = 0.0, _MOST
@@ -141,14 +130,8 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return the weight of the errors within a width, and the weight of all errors.
-
-    If there are two sides, the errors are all sums of an error of one side and an error of the other side.
-
-    Args:
-        sides: Ascending errors and weights, as from `Errors.scores`, of one or two independent parts.
-        width: Half-width of the interval.
-    """
+    """Return the weight of the errors within a width, and of all errors (sums of both sides' errors if there are
+    two)."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

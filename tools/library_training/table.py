@@ -53,10 +53,8 @@ class Table:
     matrix: Mapping[str, Array]
     """Features of all rows, (N, F), by quantity."""
     target: Mapping[str, Array]
-    """Targets of all rows, (N,), by quantity: log(measured / bound) for latency, and log(power / base) for power.
-
-    A target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows.
-    """
+    """Targets of all rows, (N,), by quantity: log(measured / bound) for latency, and log(power / base) for power. A
+    target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows."""
     problem: Array
     """Number that identifies each row's problem, (N,), by its sizes, in all recordings of an op."""
     impossible: int
@@ -146,7 +144,6 @@ class _Columns:
 
 
 def _numbers(sizes: Array) -> Array:
-    """Return a hash of each row of sizes (N, D)."""
     number = np.zeros(len(sizes), dtype=np.uint64)
     for column in sizes.T.astype(np.uint64):
         number = (number ^ column) * np.uint64(0x9E3779B97F4A7C15)

@@ -111,7 +111,6 @@ def train_set(
 def _with_any_heads(
     recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Return the result of the last training, with new trees for unrecorded GPUs."""
     old, trees = before[0], dict(before[1])
     heads = {name: dict(gpus) for name, gpus in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
@@ -123,7 +122,6 @@ def _with_any_heads(
 
 
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
-    """Train trees for unrecorded GPUs and add them: trees for any GPU, and trees for GPUs of recorded architectures."""
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
     for arch, gpus in table.families(quantity).items():
@@ -134,14 +132,7 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """Train the trees of a recorded GPU, and return their entry in the model card and the trees.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        gpu: Recorded GPU.
-        left_out: Errors of the GPU's rows on held-out problems, (N,).
-    """
+    """Train the trees of a recorded GPU, and return their entry in the model card and the trees."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -182,15 +173,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        gpus: Recorded GPUs of the architecture.
-        other: Entry of the trees for any GPU. The interval of power is taken from it. To calibrate the interval of
-            latency, each GPU of the architecture is held out in turn.
-    """
+    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees."""
     boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
@@ -209,7 +192,6 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample for trees for unrecorded GPUs. Its bound uses sustained rates if the op supports them."""
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -220,10 +202,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time.
-
-    Return them with the range of the recorded work.
-    """
+    """Fit `SetModel.floors` of each GPU, and return them with the range of the recorded work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
@@ -231,17 +210,8 @@ def floors_and_work(table: Table) -> dict[str, Any]:
 
 
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """Fit `floor + ratio * work` to the times of calls.
-
-    The mean absolute logarithmic error is minimized.
-
-    Args:
-        latency_s: Times of calls in seconds, (N,).
-        work_s: Work of the calls on the GPU according to the bound, in seconds, (N,).
-
-    Returns:
-        The floor in seconds, and the ratio.
-    """
+    """Fit `floor + ratio * work` to times of calls (N,) and their work (N,), in seconds, by mean absolute logarithmic
+    error. Return the floor and the ratio."""
     errors = [
         (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
         for floor in _FLOORS

@@ -31,11 +31,8 @@ _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
-"""Minimum number of recorded powers for training trees that split.
-
-With fewer powers, only the mean level is learned. Trees would apply peculiarities of a few hundred long launches to
-short ones.
-"""
+"""Minimum number of recorded powers for training trees that split. With fewer powers, only the mean level is learned.
+Trees would apply peculiarities of a few hundred long launches to short ones."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
@@ -83,16 +80,8 @@ def boost_gpu(table: Table, quantity: str, rows: Array) -> Boosted:
 
 
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
-    """Train trees for unrecorded GPUs.
-
-    The trees' correction of their mean level is scaled by a factor, because peculiarities of recorded GPUs do not apply
-    to other GPUs. The factor is the one with which trees of the other architectures best predict each architecture.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        families: Recorded GPUs to train on, keyed by architecture.
-    """
+    """Train trees for unrecorded GPUs on recorded GPUs, keyed by architecture. Their correction is scaled by the factor
+    with which trees of the other architectures best predict each architecture."""
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in gpus]) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:
@@ -149,33 +138,20 @@ _DIFFERENT = 1.1
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's problem.
-
-    Rows of other GPUs, and rows outside the first `folds` of the five folds, are NaN.
-    """
+    """Return log(measured / predicted), (N,), of trees trained without the row's problem. Other GPUs have NaN."""
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return log(measured / predicted) of a GPU's rows, (N,), by trees that were trained without the row's size.
-
-    A fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN.
-    """
+    """Return log(measured / predicted), (N,), of trees trained without the row's size; NaN for other rows."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        rows: Indices of rows.
-        left_out: Masks of the rows to hold out. For each mask, trees are trained on the rest of `rows`.
-    """
+    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]
@@ -184,13 +160,7 @@ def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable
 
 
 def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """Return log(measured / predicted) of the rows of each GPU, predicted by trees for the other architectures.
-
-    Args:
-        table: Features and targets of the recording.
-        quantity: `latency` or `power`.
-        families: Recorded GPUs, keyed by architecture.
-    """
+    """Return log(measured / predicted) of each GPU's rows, by trees for the other architectures."""
     errors = {}
     for arch, gpus in families.items() if len(families) > 1 else ():
         trees = boost_any(table, quantity, {other: gpus for other, gpus in families.items() if other != arch})
@@ -216,12 +186,8 @@ def _by_architecture(errors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def coverage(errors: Array, problem: Array) -> float:
-    """Return the fraction of errors inside an interval that was calibrated on the other half of the problems.
-
-    Args:
-        errors: log(measured / predicted), (N,), or NaN for rows without a prediction.
-        problem: Number that identifies each row's problem, (N,).
-    """
+    """Return the fraction of errors inside an interval that was calibrated on the other half of the problems. Shapes:
+    `errors` and `problem` (N,)."""
     rows = np.flatnonzero(np.isfinite(errors))
     half = group_folds(problem[rows], 2, seed=3)
     inside = np.zeros(len(rows), dtype=bool)
@@ -243,15 +209,8 @@ def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
 
 
 def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
-    """Count how often the fastest backend is predicted correctly, if the two fastest backends differ by `_DIFFERENT`.
-
-    Args:
-        table: Features and targets of the recording.
-        errors: log(measured / predicted) of latency, (N,), or NaN for rows without a prediction.
-
-    Returns:
-        The number of correct predictions, and the number of problems on a GPU that were counted.
-    """
+    """Count how often the fastest backend is predicted correctly, if the two fastest differ by `_DIFFERENT`. Return the
+    correct predictions and all. `errors` (N,) is log(measured / predicted) of latency or NaN."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))
     of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])

@@ -1,3 +1,1 @@
-"""Run measuring campaigns: plan the measurements, schedule them, write them to a journal, and move them to the
-database.
-"""
+"""Run measuring campaigns: plan and schedule measurements, write them to a journal, and move them to the database."""

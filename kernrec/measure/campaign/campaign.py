@@ -88,10 +88,7 @@ class _Phase:
 
 
 class Campaign:
-    """Campaign on one device. `run` may be called once.
-
-    `results` contains the results so far, even if the campaign ended early.
-    """
+    """Campaign on one device. `run` may be called once. `results` grows during the run."""
 
     def __init__(
         self,
@@ -102,16 +99,7 @@ class Campaign:
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Create a campaign.
-
-        Args:
-            client: Client of the worker process that owns the device.
-            problems: Problems to measure, in order. May be a lazy iterator.
-            journal: Destination of every measurement.
-            settings: Effort and budget, and the origin to store in rows.
-            hooks: Functions of the caller to call.
-            compile_queue: Queue that compiles configs in advance; None if nothing must be compiled, as for recordings.
-        """
+        """Create a campaign. `problems` may be a lazy iterator; `compile_queue` is None if nothing must be compiled."""
         self._problems = problems
         self._journal = journal
         self._settings = settings
@@ -149,10 +137,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield each problem with a list that contains the next problem, if known, and the number of problems left.
-
-        The number of problems left includes the current problem.
-        """
+        """Yield each problem, a list with the next one (if known), and the number of problems left with this one."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -245,11 +230,7 @@ class Campaign:
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen configs in the order of the schedule until all, or at most `most`, are screened, or the time is over.
-
-        Returns:
-            Measurements to repeat because the GPU drifted.
-        """
+        """Screen up to `most` configs before `until_s`. Return the measurements to repeat because of drift."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
@@ -270,11 +251,7 @@ class Campaign:
         return again
 
     def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:
-        """Make scheduled measurements until they are done or the phase's time is over.
-
-        Returns:
-            Measurements to repeat because the GPU drifted during their block.
-        """
+        """Make scheduled measurements while time is left, and return those to repeat because the GPU drifted."""
         waiting = deque(items)
         if self._compile_queue is not None:
             self._compile_queue.want([item.task for item in waiting] + self._upcoming)
@@ -299,10 +276,7 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove and return the first scheduled measurement whose code is compiled.
-
-        If there is none yet, wait a little and return None.
-        """
+        """Remove and return the first measurement whose code is compiled, or wait a little and return None."""
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):

@@ -1,7 +1,6 @@
 """Compile configs in advance in separate processes, so that the GPU need not wait for the compiler.
 
-The worker process later loads the compiled code from the compile cache. The campaign's process keeps only properties of
-the code, such as its number of registers.
+The worker process later loads the compiled code from the compile cache.
 """
 
 import threading
@@ -36,10 +35,9 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the most recently wanted tasks in order.
+    """Queue that compiles the most recently wanted tasks in order, each of its threads with one compiling process.
 
-    At most `VARIANTS_AHEAD` compiled variants wait to be measured. Each of the `processes` threads drives one compiling
-    process. If one thread drove several processes, results could wait while the thread waits for a free process.
+    At most `VARIANTS_AHEAD` compiled variants wait to be measured.
     """
 
     def __init__(self, sm: int, processes: int) -> None:
@@ -64,10 +62,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return the compiled variant of a task, or None if it is not compiled yet.
-
-        If the compiling process has failed, raise its error.
-        """
+        """Return the compiled variant of a task, or None if it is not compiled yet. Raise the compiler's error."""
         with self._changed:
             if self._error is not None:
                 raise self._error

@@ -4,9 +4,8 @@
 
 The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
 drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
-when the block is old. The maximum age is a quarter of the session's time so far, but at least four seconds and at most
-a minute. A killed run therefore leaves at most about a quarter of its measurements in a block that never ended. The
-next run repeats the measurements of that block.
+when the block is older than a quarter of the session's time so far, but at least four seconds and at most a minute. A
+killed run therefore leaves at most about a quarter of its measurements to be repeated by the next run.
 """
 
 import math
@@ -35,10 +34,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' costs with their costs at the start of the session.
-
-    After a drift, the new costs become the baseline for further comparisons, because the GPU may stay in its new state.
-    """
+    """Comparison of the reference kernels' costs with those at the start of the session or after the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
@@ -130,11 +126,7 @@ class DeviceSession:
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker, open the device and probe its sensors, unless a probe is cached.
-
-        Returns:
-            Notes for the user, one line each.
-        """
+        """Start the worker, open the device, probe its sensors if no probe is cached, and return notes for users."""
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -162,19 +154,15 @@ class DeviceSession:
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Prepare the inputs and the reference of the current problem in the worker, unless they are prepared
-        already.
-        """
+        """Prepare the current problem's inputs and reference in the worker, unless they are prepared already."""
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Send a request that must succeed to the worker. If the worker is lost, repeat the request in a new process.
-
-        Returns:
-            The worker's answer.
+        """Send a request to the worker and return the answer. If the worker is lost, repeat the request in a new
+        process.
 
         Raises:
             MeasurementFailure: The request failed, but the worker is alive.
@@ -199,11 +187,7 @@ class DeviceSession:
         raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
-        """Measure the reference kernels.
-
-        Returns:
-            The costs of the reference kernels, and the current settings of the GPU.
-        """
+        """Measure the reference kernels, and return their costs and the current settings of the GPU."""
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
         return answer["references"], GpuSettings(**answer["settings"])
 
@@ -224,12 +208,8 @@ class DeviceSession:
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config in the worker.
-
-        Args:
-            task: Config to measure.
-            tier: Tier of the measurement, which determines how thorough it is.
-            best_s: Lowest latency on the problem so far; None if there is none.
+        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, or None if there is
+        none.
 
         Raises:
             MeasurementFailure: The config fails, or crashes the worker.
@@ -241,10 +221,7 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the time limit in seconds for measuring a config, including its energy windows.
-
-        The worker is killed if it takes longer.
-        """
+        """Return the seconds, including energy windows, after which the worker is killed during a measurement."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s
@@ -274,14 +251,7 @@ class BlockControl:
     """Control of a campaign's blocks, which begins each block and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
-        """Create a control. `begin` must be called to start the first block.
-
-        Args:
-            session: Session with an open device.
-            journal: Destination of a record for each ended block.
-            name: Name of the session in rows.
-            note: Function to call with notes for the user, one line each.
-        """
+        """Create a control. `begin` starts the first block; `name` is the session's name in rows."""
         self._session = session
         self._journal = journal
         self._name = name
@@ -294,11 +264,7 @@ class BlockControl:
         self._energy_unchecked = False  # whether configs have been measured with energy since then
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels, and begin a new block.
-
-        Returns:
-            Description of how the GPU drifted or its settings changed since the last block; None if neither happened.
-        """
+        """Run the reference kernels and begin a block. Return how the GPU drifted or its settings changed, or None."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         if self.drift.drifted(costs):  # The GPU may only be warm from heavy load, so a second run decides.
@@ -326,11 +292,7 @@ class BlockControl:
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one.
-
-        Returns:
-            Measurements to repeat if the GPU drifted during the block. A repeated measurement is not repeated again.
-        """
+        """End the block and begin the next one. Return the measurements to repeat, at most once, if the GPU drifted."""
         number, items = self.present.number, self.present.items
         if not items:
             return []

@@ -1,9 +1,8 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
-If the process is killed in between, the next campaign completes the move. No row is added twice, because the key of a
-row is the hash of its content. If the GPU drifted during a block, the block's measurements are stored as quarantined.
-If a block never ended because the run was stopped or killed, its measurements are marked `block_open`, and the next run
-repeats them. Invalid records are moved to the file `<journal>.damaged`.
+If the process is killed in between, the next campaign completes the move. The key of a row is the hash of its content,
+so no row is added twice. Measurements of blocks during which the GPU drifted are stored as quarantined. Measurements of
+blocks that never ended are marked `block_open`, and the next run repeats them.
 """
 
 import json
@@ -30,11 +29,7 @@ _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` if rows cannot be added to a database, so that the user need not measure first to find out.
-
-    A wrong clock is also an error: rows contain the time of measurement, and rows with impossible times are skipped
-    later.
-    """
+    """Raise `UsageError` if rows cannot be added to a database or the clock is wrong, before anything is measured."""
     now = datetime.now(UTC)
     if not is_possible(now):
         raise UsageError(
@@ -64,7 +59,7 @@ def ingest(
         ended_only: Whether to move only measurements of blocks that have ended.
 
     Returns:
-        Number of measurements that were added to the database.
+        Number of new measurements in the database.
 
     Raises:
         UsageError: The database cannot store the measurements. They stay in the journal.
@@ -117,9 +112,7 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: 
 
 
 def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return all measurements of a problem on a GPU model that were made with the current protocol or replayed.
-
-    Quarantined measurements are left out.
+    """Return the valid measurements of a problem on a GPU model, made with the current protocol or replayed.
 
     Args:
         database: Path of the database, which may not exist.
@@ -144,9 +137,8 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
     """Return the measurements that a list of journal records contains, without invalid records.
 
     A record of a measurement is `{"row": columns}` (`Measurement.as_json`). A record of the end of a block is
-    `{"closed": block, "session": session}` or, if the GPU drifted during the block, `{"drifted": block, "session":
-    session, "error": text}`. A row contains the complete problem, because the problem may be defined only in the spec
-    of a user's kernel.
+    `{"closed": block, "session": session}` or, if the GPU drifted, `{"drifted": block, "session": session, "error":
+    text}`.
     """
     return (measurement for _, measurement in _readable(list(records), []))
 
@@ -154,7 +146,7 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
 def _readable(
     records: Sequence[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
-    """Yield (record, measurement) for each valid record of a measurement, and append invalid records to `damaged`."""
+    """Yield (record, measurement) for each valid measurement, and append invalid records to `damaged`."""
     drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
     closed = {key for record in records if (key := _ended(record, "closed"))}
     for record in records:

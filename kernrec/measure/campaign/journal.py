@@ -1,8 +1,8 @@
 """Write measurements to a journal before they are reported as done, so that a crash loses none of them.
 
 The journal is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync per
-commit. Only one campaign at a time may write to a database. That campaign locks the file `<database>.journal.lock`,
-which contains its process ID and start time. Both files are deleted once all records are in the database.
+commit. A campaign locks the file `<database>.journal.lock`, so that only one campaign at a time writes to a database.
+Both files are deleted once all records are in the database.
 """
 
 import json
@@ -57,10 +57,7 @@ class Journal:
     """Journal of one campaign. Several threads may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create a journal. Records of a killed campaign are kept.
-
-        Args:
-            path: Path of the journal (`journal_path`).
+        """Open or create a journal, keeping the records of a killed campaign.
 
         Raises:
             JournalInUseError: Another campaign has locked the journal.
@@ -129,9 +126,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete measurements by number, and the end records of blocks that have no measurements left in the
-        journal.
-        """
+        """Delete measurements by number, and the end records of blocks without remaining measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -183,9 +178,7 @@ class Waiting:
 
     measurements: int
     holder: str | None
-    """Process that is writing to the database, such as `PID 123 since ...`; None if there is none, so that the next
-    campaign must store the measurements.
-    """
+    """Process that is writing to the database, such as `PID 123 since ...`, or None if there is none."""
 
 
 def waiting_measurements(database: Path) -> Waiting:

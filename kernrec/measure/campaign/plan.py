@@ -1,8 +1,7 @@
 """Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
 
 The analytical model or a trained model ranks the configs. During the campaign, a search updates the ranking from
-measurements (`kernrec.model.search.expected_improvement`), so that even a short campaign measures near the best
-configs. A `Chooser` decides what to measure next, and when to stop.
+measurements (`kernrec.model.search.expected_improvement`). A `Chooser` decides what to measure next, and when to stop.
 """
 
 import math
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 _MEMORY_SHARE = 0.5
-"""Maximum fraction of the GPU's memory for one set of a problem's tensors. The expected output and further copies of
-the tensors also need memory.
-"""
+"""Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
 _UNPREDICTED = 1e9  # seconds
 
@@ -82,8 +79,7 @@ class PlannedProblem:
         name: Name of the layer, or of the problem.
         problem: Problem to measure.
         tasks: Configs to measure.
-        probability: Probability with which each config of the space became a task; None if the tasks are no random
-            sample.
+        probability: Probability with which each config became a task; None if the tasks are no random sample.
         most: Maximum number of tasks to measure; None for all.
         search: Search that chooses the next tasks from measurements; None to keep the order of `tasks`.
         baseline: Config whose output other configs must reproduce; None if an op or a spec defines the result.
@@ -150,10 +146,7 @@ def plan_library(
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
-    """Raise `UsageError` if a problem's tensors need more than half of the GPU's memory.
-
-    The rest is needed for the expected output and for further copies of the tensors.
-    """
+    """Raise `UsageError` if a problem's tensors need more than `_MEMORY_SHARE` of the GPU's memory."""
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
@@ -164,9 +157,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems, with the recorded configs.
-
-    There are no predictions for the recorded kernels, so the search learns only from measurements.
+    """Plan the measurements of recorded problems, whose configs have no predictions.
 
     Args:
         recordings: Names and recordings of problems.
@@ -187,8 +178,7 @@ def plan_recordings(
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
     """Return the kernel and the tunables of tasks as numbers, shape (tasks, 1 + T).
 
-    The first column is the number of the kernel. Each further column is one tunable of one kernel, and is NaN for tasks
-    of other kernels.
+    Column 0 is the kernel's number. Each further column is one tunable of one kernel, NaN for tasks of other kernels.
     """
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
@@ -204,11 +194,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
-    """Plan the measurements of one problem.
-
-    The configs are ordered by predicted latency, or at random if `options.drawn`. Configs without a prediction come
-    last.
-    """
+    """Plan one problem, with configs ordered by predicted latency or, if `options.drawn`, at random."""
     problem, order = ranking.problem, ranking.order
     if options.drawn:
         draw.shuffle(order)
@@ -226,15 +212,9 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Fill in missing predictions of tasks from the predictions of other tasks of the same kernel.
+    """Fill in missing (NaN) predictions in seconds, shape (tasks,), from other tasks of the same kernel.
 
-    Args:
-        columns: Result of `tunable_columns`.
-        predicted_s: Predictions in seconds, shape (tasks,); NaN where missing.
-        seed: Seed of the model that fills in the predictions.
-
-    Returns:
-        Predictions in seconds, shape (tasks,), or None if no task has a prediction.
+    Return None if no task has a prediction.
     """
     if not np.isfinite(predicted_s).any():
         return None
@@ -254,23 +234,15 @@ class _Ranking:
     kernels: tuple[Kernel, ...]
     spaces: tuple[Space, ...]
     order: list[tuple[float, int, int]]
-    """For each config: predicted seconds (or a huge number without a prediction), index of the kernel, and row in the
-    kernel's space.
-    """
+    """Predicted seconds (or a huge number), index of the kernel, and row in the kernel's space of each config."""
     baseline: dict[str, int] | None
-    """Config whose output other configs must reproduce; None if an op or the spec defines the result. It is the first
-    config of the spec that can run and, if any config has a profile, that has a profile.
-    """
+    """Config whose output others must reproduce (the first that can run, if possible with a profile), or None."""
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank the configs of all kernels that compute a problem, or of the kernel `only`.
-
-        Raises:
-            UsageError: No config can run the problem.
-        """
+        """Rank the configs of all kernels that compute a problem, or of `only`. Raise `UsageError` without any."""
         from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
@@ -321,9 +293,7 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already and must not be repeated. Only a cluster needs these, because a
-    campaign on this machine reads them from the database.
-    """
+    """Existing measurements of the batch, used only on a cluster: a local campaign reads them from the database."""
 
 
 class Chooser:
@@ -350,7 +320,7 @@ class Chooser:
             gpus: Names of all GPUs of the model.
 
         Returns:
-            The visit. None if nothing is left to measure, or if the choice must wait for the result of a visit in
+            The visit, or None if nothing is left to measure or the choice must wait for the result of a visit in
             progress.
         """
         raise NotImplementedError
@@ -368,7 +338,5 @@ class Chooser:
         """
 
     def outcome(self) -> object:
-        """Return the result of the strategy, `Refined` or `Searched`, or None if the measurements are the only
-        result.
-        """
+        """Return the strategy's result (`Refined` or `Searched`), or None if there are only measurements."""
         return None

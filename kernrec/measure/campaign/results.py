@@ -131,10 +131,7 @@ class ProblemResult:
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Merge the results of several visits to the same problem into one result per problem.
-
-    In a merged result, `earlier` is the number of earlier measurements before the first visit.
-    """
+    """Merge the visits to each problem into one result. `earlier` counts measurements before the first visit."""
     merged: dict[tuple[str, str], ProblemResult] = {}
     for each in results:
         before = merged.setdefault((each.name, each.problem), each)
@@ -182,8 +179,7 @@ class ProblemHistory:
         """Return how many measurements of a config count in the given tiers, or in all tiers if none is given.
 
         If only one session has measured the config, measurements of blocks that never ended do not count, so the config
-        is measured again. If a second session has measured the config, all its measurements count. Otherwise runs that
-        are repeatedly cut short would make no progress.
+        is measured again. Otherwise all count, so that runs that are repeatedly cut short make progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2

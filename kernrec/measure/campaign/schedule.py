@@ -1,7 +1,7 @@
 """Schedule the remaining measurements of a problem: which configs to screen, and which to measure with energy.
 
-Each choice depends only on the plan and on measurements at lower tiers, no matter which campaign made them. A resumed
-run therefore makes the same choices as the interrupted run, and a finished problem has no measurements left.
+Each choice depends only on the plan and on measurements at lower tiers, so a resumed run makes the same choices as the
+interrupted run.
 """
 
 import math
@@ -33,13 +33,7 @@ class Schedule:
     """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Create a schedule.
-
-        Args:
-            planned: Problem with the configs to measure.
-            history: Measurements of the problem. The campaign adds each new measurement.
-            draw: Random number generator for this problem only, so that choices do not depend on other problems.
-        """
+        """Create a schedule. `draw` serves only this problem, so that choices do not depend on other problems."""
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
         self._history = history
@@ -52,10 +46,7 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return the configs to screen next, in order, and how many of these to measure before the next call.
-
-        Configs come first if they were measured only in blocks that never ended.
-        """
+        """Return the configs to screen, first those to repeat, and how many to measure before the next call."""
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
         of_open_blocks = [
@@ -77,10 +68,7 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the coarse energy measurements to make next, or an empty list if no more are needed.
-
-        With `EnergyRule.GUIDE`, the list has only a few configs. Call the method again once these are measured.
-        """
+        """Return the next coarse energy measurements; with `EnergyRule.GUIDE`, only a few at a time."""
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
             return []
@@ -95,11 +83,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs that may be on the Pareto front of latency and energy.
-
-        Args:
-            ran: Latency in seconds, keyed by the index of each config that ran.
-        """
+        """Return the configs that may be on the Pareto front. `ran` holds seconds per launch, keyed by config index."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -112,8 +96,7 @@ class Schedule:
         """Return the final measurements of at most `count` configs near the Pareto front of latency and energy, in
         rounds.
 
-        Some kernels have no energies, because their inputs are renewed for every launch. For these, the fastest configs
-        are measured.
+        For kernels without energies, whose inputs are renewed for every launch, the fastest configs are measured.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -131,9 +114,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return the indices of the configs with both costs at lower tiers, and lists of their first and second
-        costs.
-        """
+        """Return the indices of the configs that have both costs at lower tiers, and the costs."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -156,8 +137,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
     A config's distance from the front is the factor by which both its latency and its energy must fall until no other
-    config is better in both. If more than `count` configs are on the front, the result contains the two ends of the
-    front and evenly spaced configs between them.
+    config is better in both. If more than `count` configs are on the front, the result is evenly spaced, with both
+    ends.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):
@@ -177,8 +158,5 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """Return a random order in which to measure `count` configs `rounds` times.
-
-    Each round measures every config once.
-    """
+    """Return a random order in which to measure `count` configs `rounds` times. A round measures each config once."""
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

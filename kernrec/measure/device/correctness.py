@@ -1,8 +1,6 @@
 """Compare a config's outputs with a reference, and hold a problem's tensors and expected outputs in GPU memory.
 
-The error of an element is divided by the RMS of the whole output, or by the element itself if the element is larger. An
-element near zero may therefore be off by more than its own size. A very large element, such as the peak of a softmax,
-may be rounded at its own scale.
+The error of an element is divided by the RMS of the whole output, or by the element itself if the element is larger.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,19 +22,13 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of the terms of a sum, by dtype. For f16 and bf16, these terms are 16-bit weights; for tf32, both
-factors of each product are rounded.
-"""
+"""Unit roundoff of the terms of a sum (16-bit weights, or both factors of a tf32 product), by dtype."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention's weights, by dtype of the inputs, if it differs from the output's."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums, by dtype of the factors, if it differs from f32's. Hopper's tensor cores keep about 14
-bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2).
-"""
+"""Unit roundoff of partial sums, if not f32's, by dtype of the factors (Hopper: arXiv 2412.19437, section 3.3.2)."""
 _LARGEST_DEVIATIONS = 8.0
-"""Largest tolerated error, in standard deviations. Among 10^9 normally distributed errors, the largest is about 6; the
-rest is a margin for other distributions.
-"""
+"""Largest tolerated error, in standard deviations. The largest of 10^9 normally distributed errors is about 6."""
 _OTHER_ROUNDINGS = 16
 """Number of roundings outside of sums, for example of an exponential, a root or a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
@@ -59,7 +51,7 @@ def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     """Return, for each output, the largest error that counts as correct; 0 if the output must be equal.
 
     The tolerance in a kernel's spec is used if there is one. Otherwise, integers must be equal, and floating-point
-    numbers may differ by rounding. If the expected output is the output of another config, both outputs may be rounded.
+    numbers may differ by rounding, also of the expected output if another config computed it.
 
     Args:
         problem: Problem with the outputs.
@@ -110,7 +102,7 @@ def values(stored: Any, dtype: str) -> Any:
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Compare one output with its expected values, piece by piece: in float64, the whole output may not fit in memory.
+    """Compare one output with its expected values, piece by piece, because in float64 the whole may not fit in memory.
 
     Args:
         stored: Output as a kernel left it in memory; a flat array of the module `xp`.
@@ -151,25 +143,14 @@ ROTATION = 4
 """Minimum total size of all copies of a problem's tensors, as a multiple of the size of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
-"""Byte values to fill outputs with before a launch. 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 gives an unlikely
-integer.
-"""
+"""Bytes to fill outputs with before a launch: 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 an unlikely integer."""
 
 
 class ProblemBuffers:
-    """Tensors of a prepared problem in GPU memory, in several copies.
-
-    Launches use the copies in turn, so that L2 does not hold the data of earlier launches.
-    """
+    """Tensors of a problem in GPU memory. Launches use several copies in turn, so that L2 holds no old data."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate the tensors.
-
-        Args:
-            prepared: Problem to hold.
-            initial: Initial contents of tensors on the host (`initial_tensors`).
-            l2_bytes: Size of the GPU's L2 cache in bytes, which determines the number of copies.
-        """
+        """Allocate the tensors with their `initial` contents on the host. `l2_bytes` determines how many copies."""
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -218,8 +199,7 @@ class ProblemBuffers:
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
         """Queue the preparation of the first copy and the workspaces for a checked launch.
 
-        Outputs and workspaces are filled with a byte that shows elements which are not written. Tensors that launches
-        both read and change get their initial contents.
+        Outputs and workspaces are filled with a byte that shows elements which are not written.
         """
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
@@ -262,9 +242,7 @@ class ProblemBuffers:
 
 
 def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
-    """Return the contents of tensors before a launch: of inputs, and of tensors that a launch both reads and
-    changes.
-    """
+    """Return the tensor contents before a launch: inputs, and tensors that a launch both reads and changes."""
     if prepared.kernel is None:
         return inputs(prepared.problem, seed=0)
     tensors = sample_tensors(prepared.kernel, prepared.problem, prepared.folder)
@@ -284,10 +262,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the outputs that `make` computes, from a cache in `folder` if possible.
-
-    `make` is slow, and every new worker process needs its result.
-    """
+    """Return the outputs that `make` computes, from a cache in `folder` if possible, because `make` is slow."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

@@ -1,7 +1,4 @@
-"""Implement `Device` for a real GPU: CuPy runs the kernels, and NVML reads the sensors.
-
-Only the worker process uses this module. It never changes the GPU's clocks, power limit or modes.
-"""
+"""Implement `Device` for a real GPU, whose settings it never changes: CuPy runs kernels, and NVML reads sensors."""
 
 import ctypes
 import time
@@ -52,12 +49,7 @@ class CudaDevice:
     """The only GPU that `CUDA_VISIBLE_DEVICES` allows this process to use."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        """Open the GPU.
-
-        Args:
-            uuid: UUID of the GPU.
-            scratch: Private folder in which the expected outputs of the current problem are cached.
-        """
+        """Open the GPU. The private folder `scratch` caches the expected outputs of the current problem."""
         # Create this before the CUDA context, so that the number of processes that use the GPU does not include this
         # process.
         self._sensors = sensors(uuid)

@@ -31,9 +31,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import is_alive, module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between two checks whether the parent is alive. The end of standard input is not enough, because a process
-that the parent forked may hold the pipe open.
-"""
+"""Seconds between checks that the parent is alive. Standard input may stay open in the parent's forks."""
 
 
 def main() -> int:
@@ -102,10 +100,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits in a GPU's journal, and clear the journal.
-
-    If the driver refuses, keep the journal and return False.
-    """
+    """Restore the limits in a GPU's journal, and clear the journal. If the driver refuses, keep it and return False."""
     entry = journal.read()
     if entry is None:
         return True
@@ -167,11 +162,7 @@ def _clocks_mhz(gpu: LocalGpu) -> list[int]:
 
 @contextmanager
 def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
-    """Set the GPU's power limit and clock to an operating point during a `with` block.
-
-    Raises:
-        UsageError: The limits cannot be set.
-    """
+    """Set the GPU's power limit and clock in a `with` block. Raise `UsageError` if the limits cannot be set."""
     if point == DEFAULT_POINT:
         yield
         return

@@ -1,8 +1,7 @@
 """Define the interface between the measuring protocol and a device.
 
 `Device` is a GPU to measure on, and `LoadedConfig` is a config that is ready to be launched. The same protocol measures
-real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py). A simulated GPU has its own clock, which
-advances only with use, so that a campaign of an hour takes seconds.
+real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose own clock advances only with use.
 """
 
 from collections.abc import Mapping
@@ -115,11 +114,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the columns of a row that describe the device.
-
-        Args:
-            idle_w: Idle power in watts; None if it was not measured.
-        """
+        """Return the device's columns of a row. `idle_w` is the idle power in watts, None if not measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -172,34 +167,23 @@ class OutputError:
 class LoadedConfig(Protocol):
     """A config whose code, inputs and outputs are on the device.
 
-    In these methods, a launch is the complete sequence of kernels that computes the problem, for example including a
-    second pass. Launches are asynchronous, except in methods that return times.
+    A launch is the complete sequence of kernels that computes the problem. It is asynchronous, except in methods that
+    return times.
     """
 
     footprint_bytes: int
     """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
-    """Whether each launch needs fresh inputs, because it changes data that affect its run time.
-
-    Such a config is not timed back to back, and its energy is not measured, because both would include the copying of
-    inputs.
-    """
+    """Whether a launch changes data that affect its time and so needs fresh inputs. Energy is then not measured."""
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected outputs. Elements that are not written are detected.
-
-        Returns:
-            The result of the comparison, or None if the device has only recorded times.
-        """
+        """Launch once, and compare the outputs with the expected ones. Return None if times are only recorded."""
 
     def times(self, launches: int) -> list[float]:
         """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
 
     def back_to_back(self, launches: int) -> float:
-        """Return the mean seconds per launch of a batch of launches without gaps.
-
-        Launches use copies of the buffers in turn, which together are larger than L2.
-        """
+        """Return the mean seconds per launch without gaps, with buffer copies that together exceed L2."""
 
     def submit(self, launches: int) -> None:
         """Queue launches. Successive launches use copies of the buffers in turn."""
@@ -211,10 +195,7 @@ class LoadedConfig(Protocol):
         """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for all queued launches, and return the seconds between the first and the last time stamp.
-
-        The time stamps are then deleted.
-        """
+        """Wait for queued launches, delete the time stamps, and return the seconds between first and last."""
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -229,24 +210,13 @@ class Device(Protocol):
         """Return the GPU's current settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:
-        """Create the inputs and the expected outputs of a problem for later calls of `load`.
-
-        The inputs and outputs of the previous problem are deleted.
-        """
+        """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config, so that it can be launched.
-
-        Its problem must be prepared already if a kernel's spec declares the problem. The problem of an op is prepared
-        here if needed.
-        """
+        """Load a config, and prepare the problem of an op. The problem of a spec must be prepared already."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
-        """Load the two reference kernels: `compute`, which is limited by arithmetic, and `memory`, which is limited by
-        DRAM.
-
-        They show whether a config is slow or the GPU has become slow.
-        """
+        """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""
 
     def read_sensors(self) -> SensorReading:
         """Read all sensors."""

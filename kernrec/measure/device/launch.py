@@ -1,7 +1,7 @@
 """Load compiled code, launch kernels, and time and check the launches of a config.
 
-Arguments are packed only once: CuPy's own launch function packs them every time, which takes longer than some kernels
-run. Successive launches of a config use several copies of its buffers in turn. Importing CuPy does not initialize CUDA.
+Arguments are packed only once, because CuPy's own packing takes longer than some kernels run. Successive launches of a
+config use several copies of its buffers in turn. Importing CuPy does not initialize CUDA.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load compiled code on the device. If there is no machine code, the driver compiles the PTX.
+    """Load compiled code on the device; the driver compiles PTX without machine code.
 
     Raises:
         MeasurementFailure: The driver refuses the code.
@@ -41,8 +41,7 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Check that each launch passes all arguments of its kernel. Otherwise the device would read past the last
-    argument.
+    """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
     Args:
         code: Code of the kernels.
@@ -58,9 +57,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
-    """Queue copies of tensors to the `__constant__` variables of a module.
-
-    Variables that the code does not contain are skipped.
+    """Queue copies of tensors to the module's `__constant__` variables, if the code contains them.
 
     Raises:
         MeasurementFailure: A variable is too small for its tensor.
@@ -98,14 +95,7 @@ class DeviceLaunch:
 
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
-        """Create a launch of a kernel with the addresses of its buffers.
-
-        Args:
-            module: Loaded code.
-            launch: Launch to make.
-            entry: Name of the kernel in the code.
-            addresses: Address of each buffer, keyed by tensor name.
-        """
+        """Create a launch of the kernel `entry` of a module, with buffer addresses keyed by tensor name."""
         arguments = PackedArguments.bound(launch)
         for name in arguments.slots:
             arguments.set_address(name, addresses[name])
@@ -171,9 +161,7 @@ def elapsed_s(start: Event, end: Event) -> float:
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Generous estimate of the seconds that the host needs to queue one launch. The device waits for that long before timed
-launches, so that no gap between launches is timed.
-"""
+"""Generous seconds for the host to queue a launch. The device waits so long that no gap between launches is timed."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +184,7 @@ class LoadedCudaConfig:
     """A `LoadedConfig` on a CUDA device."""
 
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
-        """Create a loaded config.
-
-        Args:
-            tools: Helper kernels and stream.
-            launches: Launches of the config.
-            buffers: Tensors of the problem; None if outputs are not checked, as for the reference kernels.
-        """
+        """Create a loaded config. `buffers` is None if outputs are not checked, as for the reference kernels."""
         self.footprint_bytes = launches.footprint_bytes
         self.renewed = launches.renewed
         self._tools = tools
@@ -228,9 +210,7 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait for the
-        end.
-        """
+        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
@@ -299,10 +279,7 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a CUDA graph that computes the problem `launches` times, using the copies of the buffers in turn.
-
-        A graph is captured and warmed up only once.
-        """
+        """Return a cached CUDA graph of `launches` launches, which use the copies of the buffers in turn."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

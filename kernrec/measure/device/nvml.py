@@ -1,10 +1,8 @@
 """Read the GPUs of this machine, their sensors and their settings from the driver, and remember changed limits.
 
-Values that a GPU or driver does not report are None. Only a machine without a GPU causes an error.
-
-Each GPU has a file with the limits that kernrec has set on it, and the limits to restore. A process that sets limits
-keeps the file locked. If the file is not locked but has an entry, the process was killed, and its changes must be
-undone. An empty file means that no limit is set.
+Values that a GPU or driver does not report are None. Each GPU has a file with the limits that kernrec has set on it,
+and the limits to restore. A process that sets limits keeps the file locked. If the file has an entry but is not locked,
+the process was killed, and its changes must be undone. An empty file means that no limit is set.
 """
 
 import json
@@ -30,9 +28,7 @@ class LimitsEntry:
     power_limit_w: float | None
     """Power limit in watts to restore; None if the limit was not changed."""
     sm_clock_hz: float | None
-    """Clock in Hz to which kernrec has locked the GPU; None if it was not locked. The clock is unlocked at the end,
-    because NVML does not report whether it was locked before.
-    """
+    """Clock in Hz to which kernrec has locked the GPU until the end, or None if it was not locked."""
 
 
 class LimitsJournal:
@@ -158,11 +154,7 @@ def choose_gpus(wanted: str) -> list[LocalGpu]:
 
 
 def local_gpu(gpu: GPU) -> LocalGpu:
-    """Return a GPU of the given model in this machine, preferably one that no process uses.
-
-    Raises:
-        NoGPUError: There is none.
-    """
+    """Return a GPU of the given model in this machine, preferably an idle one. Raise `NoGPUError` if there is none."""
     try:
         present = choose_gpus("all")
     except NoGPUError as error:
@@ -251,9 +243,7 @@ class NvmlSensors:
         return None if degrees is None else float(degrees)
 
     def reasons(self) -> frozenset[str]:
-        """Return the current clock event reasons (nvml.h, `nvmlClocksEventReason*`), such as `GpuIdle` or
-        `SwPowerCap`.
-        """
+        """Return the current clock event reasons such as `SwPowerCap` (nvml.h, `nvmlClocksEventReason*`)."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # Before driver 535, this function had another name.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -263,7 +253,7 @@ class NvmlSensors:
         """Read all sensors.
 
         Args:
-            time_s: Current time on the caller's clock, which becomes the reading's time stamp.
+            time_s: Time stamp of the reading, from the caller's clock.
             mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
         """
         return SensorReading(
@@ -277,10 +267,7 @@ class NvmlSensors:
         )
 
     def settings(self) -> GpuSettings:
-        """Return the settings that another program may have changed.
-
-        Limits and clocks at their default, and unknown settings, are None.
-        """
+        """Return the settings that another program may have changed. Default and unknown settings are None."""
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
@@ -319,10 +306,7 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Return whether the GPU reports instantaneous power.
-
-        On newer GPUs, POWER_AVERAGE and the older function report only a mean over a second.
-        """
+        """Return whether the GPU reports instantaneous power. Older functions may report only a mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:

@@ -1,7 +1,6 @@
 """Replay recorded measurements as a device: run times with their noise, power if it was measured, and failures.
 
-With a replay, searches and campaigns can be developed and compared without a GPU. Rows of a replay are marked
-`replayed` and have protocol version 0.
+Rows of a replay are marked `replayed` and have protocol version 0.
 
 kernrec ships one recording: all configs of Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on
 an RTX A4000. kernrec does not ship the source of this kernel, so its configs have no profiles. They can be replayed,
@@ -38,9 +37,7 @@ ConfigKey = tuple[str, str]
 """Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock for reading a recording. DuckDB closes the cursor of a second reader together with the first reader's
-connection.
-"""
+"""Lock for reading: DuckDB closes the cursor of a second reader together with the first reader's connection."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +62,7 @@ class Recording:
     outcomes: Mapping[ConfigKey, RecordedConfig]
     """Recorded measurements, keyed by kernel and config, in the order of the recording."""
     kernel_hashes: Mapping[str, str]
-    """Hash of each kernel's source, keyed by kernel name. If several versions of a kernel were measured, only the last
-    one is used.
-    """
+    """Hash of each kernel's source (the last one that was measured), keyed by kernel name."""
 
     @property
     def best(self) -> RecordedConfig:
@@ -177,12 +172,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key, or None if the key is unknown.
-
-    Args:
-        key: Key of the problem.
-        kernels: Kernels in the database (`Database.kernels`), whose specs may declare the problem.
-    """
+    """Return the problem with a key, or None. The specs of `kernels` (`Database.kernels`) may declare it."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels
@@ -210,12 +200,7 @@ def _power(row: Mapping[str, Any]) -> float:
 
 
 def replay_gpu(recordings: Iterable[Recording], seed: int = 0) -> SimulatedGpu:
-    """Return a simulated GPU that replays recordings of one GPU.
-
-    Args:
-        recordings: Recordings to replay.
-        seed: Seed for drawing run times from the recorded samples.
-    """
+    """Return a simulated GPU that replays recordings of one GPU, with run times drawn from the recorded samples."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     entry = find_gpu(first.gpu)
@@ -260,9 +245,7 @@ def shipped_file() -> Path:
 
 
 def shipped_recording() -> Path:
-    """Return the path of a database with the shipped recording.
-
-    The database is created in the cache folder on first use. It appears only once it is complete.
+    """Return the path of a database with the shipped recording, which is created in the cache folder on first use.
 
     Raises:
         UsageError: The database cannot be written to the cache folder.

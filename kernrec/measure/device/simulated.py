@@ -1,7 +1,4 @@
-"""Simulate a GPU with its own clock: kernels with given run times and powers, and an energy counter with a delay.
-
-The simulated GPU replays recorded run times. In tests, it checks the protocol with sensors whose true values are known.
-"""
+"""Simulate a GPU with its own clock, to replay recorded run times and to test the protocol with known sensor values."""
 
 import bisect
 from collections import deque
@@ -64,9 +61,7 @@ def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputE
 
 
 class _LoadHistory:
-    """Power of the simulated GPU over time: spans of constant power, and idle power before, between and after the
-    spans.
-    """
+    """Power of the simulated GPU over time: spans of constant power, and idle power between spans."""
 
     def __init__(self, idle_w: float) -> None:
         self._idle_w = idle_w

@@ -1,10 +1,8 @@
 """Compute power from sensor readings, with the energy counter and with the power sensor.
 
-The energy counter is updated every few tens of milliseconds, and each update appears late. A single value is therefore
-off by up to the energy of one update. The slope of the values over the times of updates is exact, because a constant
-delay shifts all updates equally. If there are too few readings, the result is None, never zero.
-
-Times are in seconds, energy in joules, power in watts. Arrays have the shape (readings,) and are sorted by time.
+The energy counter is updated every few tens of milliseconds, and each update appears late. The slope of the values over
+the times of updates is exact, because a constant delay shifts all updates equally. Arrays have the shape (readings,)
+and are sorted by time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +20,7 @@ WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid. `SwPowerCap` is not among them, because a power limit is a
-setting.
-"""
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` is only a setting."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +32,7 @@ class CounterTicks:
 
     @property
     def period_s(self) -> float | None:
-        """Return the median time between updates, or None if there are fewer than two updates.
-
-        The median is not affected by some missed updates.
-        """
+        """Return the median time between updates, or None if there are fewer than two updates."""
         return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
@@ -69,10 +62,7 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 
 
 def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
-    """Return the counter's updates in a list of readings, or None if the counter fell.
-
-    The first reading is skipped, because its update was earlier.
-    """
+    """Return the counter's updates after the first reading, or None if the counter fell."""
     energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -83,9 +73,7 @@ def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] |
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
-    """Return the mean power in a time window from readings of the energy counter.
-
-    The power is the slope of the least-squares line through the counter's updates in the window.
+    """Return the mean power in a time window: the slope of the least-squares line through the energy counter's updates.
 
     Returns:
         The power with its 90 % interval, or None if the window has fewer than ten updates.
@@ -110,10 +98,7 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """Return the mean of the power sensor's readings in a time window, integrated with the trapezoidal rule.
-
-    The result is None if the window has fewer than two readings.
-    """
+    """Return the trapezoidal mean of the power readings in a time window, or None if there are fewer than two."""
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]
@@ -127,8 +112,7 @@ def is_trusted(ratio: float | None) -> bool:
     """Return whether an energy counter agrees with the power sensor.
 
     Args:
-        ratio: Counter's energy divided by the integral of power; None if they cannot be compared. The counter is then
-            trusted.
+        ratio: Counter's energy divided by the integral of power; None, which is trusted, if they cannot be compared.
     """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
@@ -144,10 +128,5 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """Return a clock event reason that makes a measurement invalid (heat or board protection), or None if there is
-    none.
-
-    Args:
-        event_shares: Result of `reason_shares`.
-    """
+    """Return a clock event reason in `reason_shares` that makes a measurement invalid, or None if there is none."""
     return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)

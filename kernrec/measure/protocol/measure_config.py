@@ -2,10 +2,9 @@
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
-This module runs in the worker process, which owns the device. The result is a `DeviceReport`, to which the campaign
-adds the other columns of a row. A change that affects results needs a new protocol version (`NEWEST_PROTOCOL`), which
-is stored in every row. Statistics are medians and quantiles, because run times have a long tail that distorts means and
-standard deviations.
+This module runs in the worker process, which owns the device. A change that affects results needs a new protocol
+version (`NEWEST_PROTOCOL`), which is stored in every row. Statistics are medians and quantiles, because run times have
+a long tail that distorts means and standard deviations.
 """
 
 import math
@@ -30,9 +29,7 @@ from kernrec.store.measurement import (
 CONFIDENCE = 0.9
 """Confidence of all stored and predicted intervals."""
 OUTLIER_MADS = 5.0
-"""Distance from the median, in median absolute deviations, beyond which a sample counts as an outlier. Outliers are
-counted but not removed.
-"""
+"""Distance from the median, in median absolute deviations, beyond which a sample is counted as an outlier."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,10 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of the smallest and of the largest samples are outside the median's 90 % interval.
+    """Return how many of the smallest and of the largest of `n` samples are outside the median's 90 % interval.
 
-    The result is None if there are too few samples for an interval. The number of samples below the median is
-    binomial(n, 1/2) for any distribution, so sorted samples bound the median: Conover, Practical Nonparametric
-    Statistics, section 3.2.
-
-    Args:
-        n: Number of samples.
+    The result is None if there are too few samples. The number of samples below the median is binomial(n, 1/2) for any
+    distribution (Conover, Practical Nonparametric Statistics, section 3.2).
     """
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
@@ -89,28 +82,17 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the probability of k under binomial(n, 1/2), approximated by a normal distribution.
-
-    The exact formula fails for large n, because 2^-n underflows.
-    """
+    """Return the normal approximation of binomial(n, 1/2) at k: in the exact formula, 2^-n underflows for large n."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether there are enough samples, and the median is known precisely enough.
-
-    Args:
-        samples: Samples so far.
-        half_width: Limit below which the relative half-width of the median's interval must be.
-        least: Minimum number of samples.
-    """
+    """Return whether `least` samples exist, and the median's interval has a relative half-width below `half_width`."""
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether a config is so slow that more samples would be wasted: its median exceeds `factor` times
-    the best.
-    """
+    """Return whether a config's median exceeds `factor` times the best, so that more samples would be wasted."""
     return best_s is not None and float(np.median(samples)) > factor * best_s
 
 
@@ -141,9 +123,7 @@ SETTLE_S = 0.7
 POLL_S = 0.002
 """Seconds between two readings of the sensors."""
 SPARE_TICKS = 2
-"""Number of counter updates that an energy window must have in addition to the minimum, because the window does not
-begin and end exactly on an update.
-"""
+"""Extra counter updates in an energy window, because the window does not begin and end on an update."""
 
 WINDOWS_S = {
     "volta": (0.5, 2.0),
@@ -153,11 +133,9 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
-"""Duration of (coarse, final) energy windows in seconds, by GPU generation. The windows are long enough for the update
-period and the averaging of the generation's sensors.
+"""Seconds of (coarse, final) energy windows by GPU generation, long enough for the sensors' period and averaging.
 
-Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. There are no published figures for Blackwell,
-so Hopper's figures are used.
+Source: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """
 
 FINAL_ROUNDS = 4
@@ -229,11 +207,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Measure a config once, without checking its outputs.
-
-    Returns:
-        The measurement and, if lowered clocks make it invalid, the reason they were lowered (otherwise None).
-    """
+    """Measure a config once. Return the report and, if lowered clocks make it invalid, why they were lowered."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -251,11 +225,7 @@ def _measure_once(
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
-    """Check the outputs of a config, and return the numeric error.
-
-    Raises:
-        MeasurementFailure: The outputs are wrong. The failure is stored, and the config is not timed.
-    """
+    """Return the numeric error of a config's outputs. Raise `MeasurementFailure` if the outputs are wrong."""
     errors = loaded.errors()
     if errors is None:
         return NumericCheck()
@@ -274,13 +244,9 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 %, or half a second has passed.
+    """Time launches until the median is known to 1 %, half a second has passed, or three launches are hopelessly slow.
 
-    If the config is hopelessly slower than `best_s`, stop after three launches. Sensor readings are appended to
-    `trace`.
-
-    Returns:
-        The statistics of the latency, and the number of launches.
+    Sensor readings are appended to `trace`. Return the statistics of the latency, and the number of launches.
     """
     loaded.times(1)  # The first launch loads the kernel's code.
     start = device.now()
@@ -326,8 +292,8 @@ def measure_energy(
 ) -> EnergyWindow:
     """Measure the power of a config while launches run without gaps, as the slope of the energy counter.
 
-    The launch time is measured in the same window, because it is longer under a power cap than in a short burst. Energy
-    per launch is the power times this launch time.
+    The launch time is measured in the same window, because it is longer under a power cap. Energy per launch is the
+    power times this launch time.
 
     Args:
         device: Device to measure on.
@@ -367,10 +333,7 @@ def measure_energy(
 
 
 def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
-    """Return the duration of an energy window in seconds.
-
-    The window has at least the duration that the GPU generation needs, and is long enough for ten counter updates.
-    """
+    """Return the seconds of an energy window: enough for the GPU generation and for ten counter updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)
@@ -394,12 +357,7 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the state of the GPU during a measurement.
-
-    Args:
-        trace: Sensor readings during the measurement.
-        clock_hz: Mean SM clock that a kernel measured; None if it was not measured.
-    """
+    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock measured by a kernel, if any."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

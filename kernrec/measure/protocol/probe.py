@@ -1,7 +1,7 @@
 """Measure the properties of a GPU's sensors, its idle power and the two reference kernels.
 
-The reference kernels never change. If they become slower, the GPU has become slow, not the config that is measured. The
-result of a probe is cached until the machine reboots or its driver changes.
+If the unchanging reference kernels become slower, the GPU has become slow. The result of a probe is cached until the
+machine reboots or its driver changes.
 """
 
 import json
@@ -109,10 +109,7 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Return the mean power in watts of readings from an idle GPU.
-
-    The power is computed from the energy counter if it had enough updates, otherwise from the power sensor.
-    """
+    """Return the mean power in watts of an idle GPU, from the energy counter if it had enough updates."""
     slope = _idle_slope(readings)
     if slope is not None:
         return slope.power_w
@@ -122,12 +119,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Measure the reference kernels.
-
-    Args:
-        device: Device to measure on.
-        traits: Properties of the device's energy counter.
-        with_energy: Whether to measure energy, too, if the device can.
+    """Measure the reference kernels, with energy if wanted and possible.
 
     Returns:
         Costs of each reference kernel, keyed by kernel name: `latency_s` and, if it was measured, `energy_j`.
@@ -167,11 +159,7 @@ def _bend(
 ) -> float:
     """Return the time at which the lines through the energy counter's idle and loaded readings intersect.
 
-    Args:
-        idle: Readings without load.
-        loaded: Readings under load.
-        power_w: Mean power in watts without and with load.
-        window_s: Duration, at the end of `loaded`, in which the load was steady.
+    `power_w` is the mean power without and with load, which was steady in the last `window_s` of `loaded`.
     """
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
     assert idle_ticks is not None  # Both lists have enough updates here.

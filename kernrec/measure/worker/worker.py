@@ -3,13 +3,11 @@
     python -m kernrec.measure.worker.worker
 
 Requests arrive on standard input and answers go to standard output, one JSON line each. The kinds of requests are open,
-probe, traits (to pass on results of an earlier probe), prepare, measure, references and idle. The worker measures the
-library's kernels. It also measures a user's kernel if the `open` request names a file that `write_kernel` has written;
-the spec of that kernel may declare the problem.
+probe, traits (to pass on results of an earlier probe), prepare, measure, references and idle. A user's kernel is
+measured if the `open` request names a file that `write_kernel` has written.
 
 An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true,
-the process ends after the answer, because it can no longer use the device reliably. The process also ends when its
-standard input is closed, because its parent has ended.
+the process ends, because it can no longer use the device. It also ends when its standard input is closed.
 """
 
 import importlib
@@ -155,13 +153,7 @@ def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:
 
 
 def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
-    """Write a kernel to a file, so that a worker process can measure it.
-
-    Args:
-        kernel: User's kernel.
-        folder: Folder of the files that the kernel's spec names.
-        path: Path of the file to write.
-    """
+    """Write a kernel and the `folder` of its files to the file `path`, so that a worker process can measure it."""
     written = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source, "folder": str(folder.absolute())}
     path.write_text(json.dumps(written), encoding="utf-8")
 

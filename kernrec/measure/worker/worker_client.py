@@ -1,7 +1,6 @@
 """Send a campaign's requests to the worker process with time limits, and start a new process after a crash.
 
-The worker has its own process group. Ctrl-C in the terminal therefore does not reach the worker, and killing the group
-also kills all child processes of the worker.
+The worker has its own process group, so that Ctrl-C does not reach it, and all its child processes can be killed.
 """
 
 import json
@@ -40,8 +39,7 @@ class WorkerClient:
 
         Args:
             opening: Request that opens the device.
-            stopping: Function that is called while the client waits for an answer. Once it returns true, the worker is
-                killed and `Stopped` is raised.
+            stopping: Function that is called while the client waits. If it returns true, the worker is killed.
         """
         self._opening = dict(opening)
         self._stopping = stopping
@@ -107,8 +105,8 @@ class WorkerClient:
             items: Arguments of the request.
 
         Raises:
-            MeasurementFailure: The request failed, exceeded the time limit or ended the process. If the process has
-                ended, `alive` is false.
+            MeasurementFailure: The request failed, exceeded the time limit or ended the process (`alive` is then
+                false).
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:
@@ -140,12 +138,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request as one line, and return the line with the answer.
-
-        Raises:
-            MeasurementFailure: There is no answer, because the worker has ended or the time limit is over.
-            Stopped: The campaign was stopped.
-        """
+        """Send a request and return the answer, one line each. Raise `MeasurementFailure` or `Stopped` without one."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -160,12 +153,7 @@ class WorkerClient:
         return line
 
     def _next_line(self, deadline: float, limit_s: float) -> bytes | None:
-        """Return the next line from the worker, or None if the worker has ended.
-
-        Raises:
-            MeasurementFailure: No line has arrived at the deadline.
-            Stopped: The campaign was stopped.
-        """
+        """Return the worker's next line, or None if it has ended. Raise `MeasurementFailure` at the deadline."""
         while True:
             left = deadline - time.monotonic()
             if left <= 0.0:
@@ -194,11 +182,7 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, and then None.
-
-    This function runs in a thread, because not every platform can wait for a pipe with a time limit. It does not use
-    the stream's own buffer: if the interpreter exited during a read, the buffer's lock would still be held.
-    """
+    """Put all complete lines of a stream into a queue, and then None. The stream's own buffer could block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):

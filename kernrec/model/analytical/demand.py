@@ -56,19 +56,18 @@ instruction every clock. The factor 0.67 was fitted to the measurements in conv2
 combined as in `launch_time`. It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not contain the latency of the
-warp's instructions (`chain`). An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it
-takes 2 clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 clock on other GPUs. Unrolled arithmetic lies in
-between, so this value is an assumption. All anchors and both recorded convolutions fit values from 2.5 to 4 better than
-1.6, but causal attention with few warps does not.
+"""Clocks per instruction of a warp that is alone on its scheduler, if the profile has no latency of the warp's
+instructions (`chain`). An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2
+clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between, so
+the value is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but
+causal attention with few warps does not.
 """
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. The rate comes
-from recorded matmuls that do not stage data in shared memory: a warp's load takes 2 clocks for 4 bytes per lane, and 8
-clocks for 16 bytes, on an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per
-thread).
+"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. It comes from
+recorded matmuls that do not stage data in shared memory: a load takes 2 clocks for 4 bytes per lane, 8 for 16 bytes, on
+an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
 """
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
@@ -297,7 +296,6 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe in arbitrary units, (terms, C), keyed by pipe."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {

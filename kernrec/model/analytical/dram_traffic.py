@@ -24,9 +24,6 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
         order: Steps of the order in which blocks visit tiles, as (axis, extent) pairs, fastest-varying step first. In a
             grouped order, an axis appears twice.
         wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
-
-    Returns:
-        For each step, the number of distinct tile indices, which is at most the extent of the step.
     """
     covers: list[Array] = []
     for _, extent in order:
@@ -52,8 +49,7 @@ class TensorAccess:
                 twice.
             reads: Axes of the grid that select the tile of each tensor that is read, keyed by tensor.
             writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors, which one launch writes and a later launch reads. Only the part of such
-                a tensor that does not fit in L2 reaches DRAM.
+            scratch: Names of temporary tensors between launches. Only the part that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors, in the order in which `dram_bytes` expects the sizes of the tensors."""

@@ -88,15 +88,11 @@ OF_ENERGY = Widths(
 
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:
-    """Return the index in `REGIMES` of the bottleneck of each of N launches.
+    """Return the index in `REGIMES` of the bottleneck of each of N launches, in the shape of `capped`.
 
     Args:
         nominal: Costs of the launches without a power limit, (N,).
-        capped: Whether the power limit lowers the clock of each launch, (N,), or (points, N) for several operating
-            points.
-
-    Returns:
-        Indices, in the shape of `capped`.
+        capped: Whether the power limit lowers the clock, (N,), or (points, N) for several operating points.
     """
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
@@ -126,8 +122,8 @@ class Estimate(float):
     source: str
     """Source of the estimate: a `Source`, or for a baseline `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's individual error, which excludes the error that all
-    configs of the kernel share on this problem and GPU. None if the two errors are not known separately.
+    """Logarithmic half-width of the 90 % interval of the config's own error, without the error that all configs of the
+    kernel share on this problem and GPU. None if the two errors are not known separately.
     """
 
     __hash__ = float.__hash__

@@ -20,24 +20,14 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release date by backend and version.
-
-The date is the day on which the version's first wheel was published, according to Python's package index (looked up on
-28 November 2026; PyTorch 2.1 is 2.1.0). The date is empty for TensorRT-LLM 1.3.0rc17 and 1.3.0rc20, whose wheels are
-not in the index. cuDNN is missing, because its recordings do not state a patch release.
-"""
+"""Release date by backend and version: the date of the version's first wheel in Python's package index (looked up on 28
+November 2026), or empty if no wheel is in the index."""
 _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown.
-
-    For a range of versions from `versions_text`, return the dates of both ends, or None if one of them is unknown.
-
-    Args:
-        backend: Name of the backend, such as `SGLang` or `SGLang (static scales)`.
-        version: Version or range of versions in a baseline, such as `0.5.12, static scales`.
-    """
+    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown. For a range of versions
+    from `versions_text`, return the dates of both ends."""
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
@@ -66,11 +56,8 @@ AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
-"""Lowest compute capability that a backend supports, times ten.
-
-The sources are the installation guide of vLLM 0.14, that of FlashInfer 0.7 (SGLang's kernels), and TensorRT-LLM's list
-of supported hardware. Other backends run on every GPU in the catalog.
-"""
+"""Lowest supported compute capability, times ten (installation guides of vLLM 0.14 and FlashInfer 0.7, and
+TensorRT-LLM's list of supported hardware). Other backends run on every GPU in the catalog."""
 
 _SPELLINGS = {fold(name): name for name in BACKENDS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
@@ -79,15 +66,8 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the official names of backends. Return an empty tuple if `names` is None.
-
-    Args:
-        names: Names or other common spellings of backends, as a sequence or separated by commas. A name may end in `@`
-            and a version.
-
-    Raises:
-        UsageError: A backend is unknown, or no recording has the requested version.
-    """
+    """Return the official names of backends (a sequence or comma-separated text, possibly with `@` and a version), or
+    an empty tuple for None. Raises `UsageError` if a backend or version is unknown."""
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     return tuple(dict.fromkeys(map(_named, typed)))
@@ -113,13 +93,8 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the user requested a backend. `SGLang (static scales)` also counts as SGLang.
-
-    Args:
-        backend: Name of the backend.
-        wanted: Requested names, some of which end in `@` and a version. If empty, every backend is requested.
-        version: Version of the backend, which may be followed by a comma and a variant.
-    """
+    """Return whether the user requested a backend: any if `wanted` is empty. Requested names may end in `@` and a
+    version. `SGLang (static scales)` also counts as SGLang."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

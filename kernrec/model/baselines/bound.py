@@ -40,20 +40,13 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of a matmul's core events divided by the energy of its arithmetic, on tensor cores (True) and outside (False).
-
-The values are medians over ten GPUs, for the best kernel of an 8,192 x 8,192 x 8,192 matmul.
-"""
+"""Energy of core events over energy of arithmetic in large matmuls, keyed by use of tensor cores (ten GPUs' median)."""
 _FLOPS = 2.0 * 8192.0**3
 
 
 @lru_cache(maxsize=256)
 def sustained_flops(gpu: GPU, dtype: str) -> float:
-    """Return the FLOP/s that a GPU sustains under its default power limit in an 8,192 x 8,192 x 8,192 matmul.
-
-    The ratio of the energy of core events to the energy of arithmetic is that of recorded matmuls
-    (`BESIDE_ARITHMETIC`).
-    """
+    """Return the FLOP/s that a GPU sustains in an 8,192 x 8,192 x 8,192 matmul at its default power limit."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
     seconds, core_j = _FLOPS / peak, _FLOPS * joules * BESIDE_ARITHMETIC[True]
@@ -111,37 +104,23 @@ class Timing:
     working_sets: float
     """Number of copies of the weights in the timed loop. Infinity if L2 was flushed before each launch."""
     sustained: bool = False
-    """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`).
-
-    Such a bound transfers better to GPUs without recordings than a bound at the data sheet's clock.
-    """
+    """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
     """Whether calls were timed one at a time, so that times include the host's time."""
 
 
 GRAPH = Timing(3400.0, 10.0)
-"""Timing of CUDA graphs with several launches, each of which reads its own weights.
-
-Both numbers were fitted to the recordings of an A100, an L40S and an H200 together. Fits to any two of these GPUs
-differ by less than 6 %.
-"""
+"""Timing of CUDA graphs of launches that read separate weights, fitted to recordings of A100, L40S and H200."""
 FLUSHED = Timing(9000.0, np.inf)
-"""Timing of one launch between two events, after L2 was flushed. The clocks correspond to 6.6 us, the shortest recorded
-time on an A100.
-"""
+"""Timing of one launch between two events after flushing L2: 6.6 us, the shortest recorded time on an A100."""
 FLASH = Timing(15000.0, 1.0)
-"""Timing of attention in CUDA graphs. The clocks correspond to the shortest recorded times: 7.2 us on an H200 and 13.6
-us on an A100.
-"""
+"""Timing of attention in CUDA graphs, from the shortest recorded times (7.2 us on an H200, 13.6 us on an A100)."""
 
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Fractions of the data sheet's tensor core rate and DRAM bandwidth that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
-"""Fraction of the sustained rate (`sustained_flops`) that libraries reach in bf16.
-
-On eight GPUs from an RTX 3090 to a B200, the fraction is 0.87 to 1.05. Of the data sheet's rate, libraries reach 0.65
-to 1.02 on these GPUs.
-"""
+"""Fraction of the sustained rate (`sustained_flops`) that libraries reach in bf16. On eight GPUs, it is 0.87 to
+1.05."""
 TILE_CLK = 2200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results, fitted like `GRAPH`."""
 
@@ -177,18 +156,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Return a bound with its table of features.
-
-    Args:
-        device: Rates of the GPU.
-        dims: Names of the dimensions.
-        sizes: Sizes of the dimensions, (D, N).
-        total_s: Lower bound on the time in seconds, (N,).
-        parts: `Bound.parts`.
-        shares: Times in seconds by name, (N,) each. The fraction of the total that each time takes is a feature.
-        columns: Further features by name, (N,) each.
-        work_s: `Bound.work_s`.
-    """
+    """Return a bound with its table of features. Shapes: `sizes` (D, N), `total_s`, `shares` and `columns` (N,). The
+    fraction of the total that each of the times `shares` takes is a feature."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -213,20 +182,14 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the features of an op: a module or, for an operator over rows, an entry of `rows.OPS`.
-
-    The module is imported on first use.
-    """
+    """Return the features of an op: a module, or an entry of `rows.OPS`. Modules are imported on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key that distinguishes the kinds of problems of an op that were recorded separately.
-
-    The key is the data type. For some ops, the data type of another tensor is added.
-    """
+    """Return the key of a kind of recorded problems: the data type, for some ops also that of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -239,16 +202,7 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return the lower bound of N problems, and their features by name, (N,) each.
-
-    Args:
-        op: Op of the problems.
-        gpu: GPU that runs the problems.
-        dtype: Data type of the problems.
-        layout: Layout of the problems.
-        dims: Sizes by name of the dimension, (N,) each.
-        timing: How the problems were timed.
-    """
+    """Return the lower bound of N problems with dimensions (N,) each, and their features by name, (N,) each."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -272,12 +226,7 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features for power: log2 of the fraction of the time that each part of the bound is busy, (N,) each.
-
-    Args:
-        bound: Bound of the problems.
-        latency_s: Time of each problem in seconds, (N,).
-    """
+    """Return the features for power: log2 of the fraction of the time (N,) that each part is busy, (N,) each."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -370,10 +319,7 @@ class BaselinePrediction:
     recorded_as: str | None
     """Recorded data type and layout, or None if they are those of the problem."""
     busy: Mapping[str, float]
-    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates, which may overlap.
-
-    They are used to transfer the prediction to other power limits and clocks.
-    """
+    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates; they may overlap."""
 
 
 @dataclass(frozen=True)
@@ -385,20 +331,10 @@ class PowerBase:
     math_w: float
     """Additional power if tensor cores run at the data sheet's rate. It is assumed to be equal in every data type."""
     dram_w: float
-    """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1.
-
-    Without the power of L2 and L1, the power of DRAM-bound matmuls on an H200, predicted from recordings of Blackwell,
-    would be too low.
-    """
+    """Additional power in watts at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`.
-
-        Args:
-            bound: Bound of the problems.
-            latency_s: Time of the problems in seconds; the last axis is the problem.
-            most_w: Maximum power in watts.
-        """
+        """Return the power of N problems in watts, limited to `most_w`. The last axis of `latency_s` is the problem."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

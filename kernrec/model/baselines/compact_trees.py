@@ -42,9 +42,7 @@ class CompactTrees:
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array
-    """Threshold of each split, (N,). Values equal to the threshold or above go right. A leaf has NaN, so that no value
-    goes right.
-    """
+    """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold or above go right."""
     leaf: Array
     """Value of each leaf, (N,); 0 for splits."""
     base: float
@@ -104,7 +102,6 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, shar
 
 
 def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
-    """Return the leaves as bytes, with the minimum leaf of each tree and the step between two byte values."""
     low = np.array([leaves.min() for leaves in trees], dtype=np.float32)
     step = np.array([(leaves.max() - leaves.min()) / 255 or 1.0 for leaves in trees], dtype=np.float32)
     nearest = [np.rint((v - a) / b) for v, a, b in zip(trees, low, step, strict=True)]

@@ -30,13 +30,7 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-    """Add the time of a problem's bias and activation to a latency.
-
-    Args:
-        latency: Latency of the problem's recorded form (`as_recorded`).
-        problem: Problem, possibly with a bias or an activation.
-        gpu: GPU that runs the problem.
-    """
+    """Add the time of a problem's bias and activation to the latency of its recorded form (`as_recorded`)."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency
@@ -50,10 +44,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation add to the matmul's kernel, and the seconds of a separate pass.
-
-    A separate pass reads and writes the result. It is only needed for an activation.
-    """
+    """Return the seconds that bias and activation add to the matmul's kernel, and those of a pass for an activation."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
@@ -89,7 +80,6 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    """Return the dimensions along which the rows of an operand or of the result are contiguous in memory."""
     # An op declared in a spec may have any name, even `matmul`.
     if problem.op != "matmul" or problem.layout == ANY_LAYOUT:
         return ()

@@ -39,21 +39,16 @@ class VendorModel:
 
     op: str
     sets: tuple[SetModel, ...]
-    """Recorded sets, in order of preference.
-
-    For a problem and backend, the model uses the first set that covers the problem and contains the GPU. If there is
-    none, it uses a set that contains another GPU of the same architecture, or else the set with the most architectures.
-    """
+    """Recorded sets, in order of preference. For a problem and backend, the model uses the first set that covers the
+    problem and contains the GPU. If there is none, it uses a set that contains another GPU of the same architecture, or
+    else the set with the most architectures."""
 
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     """Cached predictions, by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times of problems whose power was not requested yet, by problem and name of the GPU.
-
-    Each value is a list of (times of several problems, index of this problem), with one entry per recorded set.
-    """
+    """Cached (times of several problems, index of this problem) for each recorded set, by problem and GPU name."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -81,13 +76,7 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version of a backend. Return None if the model does not cover the problem.
-
-        Args:
-            problem: Problem of the model's op.
-            gpu: GPU on which the version was recorded.
-            backend: Name with a version, as returned by `superseded`.
-        """
+        """Predict a superseded version from `superseded` on its recorded GPU, or return None if it is not covered."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -97,10 +86,8 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that can run a problem, fastest first. There may be none.
-
-        If a recorded set contains this GPU, the set's backends that were only recorded on other GPUs are excluded.
-        """
+        """Return a prediction for each backend that can run a problem, fastest first. There may be none. If a recorded
+        set contains this GPU, the set's backends that were only recorded on other GPUs are excluded."""
         self.predict_many([problem], gpu)
         predictions = self._predicted[as_recorded(problem), gpu.name]
         if not has_epilogue(problem):
@@ -108,14 +95,8 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem. This takes less time than `predict`.
-
-        Args:
-            problem: Problem of the model's op.
-            gpu: GPU that runs the problem.
-            beside: Further problems of the op that will be requested later. Predicting all of them together takes
-                little longer than predicting one.
-        """
+        """Return the latency of each backend that can run a problem, faster than `predict`. `beside` has further
+        problems that will be requested later: predicting all of them together takes little longer."""
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
             latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
@@ -125,10 +106,8 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return latencies for a problem, at least that of the fastest backend of each recorded set.
-
-        The overall fastest backend is always included. The arguments are those of `latencies`.
-        """
+        """Return latencies for a problem, at least that of the fastest backend of each recorded set. The overall
+        fastest backend is always included. The arguments are those of `latencies`."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -155,10 +134,8 @@ class VendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict several problems of the op together and cache the results for `predict`.
-
-        Evaluating the trees takes about as long for a few problems as for one.
-        """
+        """Predict several problems of the op together and cache the results for `predict`. Evaluating the trees takes
+        about as long for a few problems as for one."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))
@@ -223,13 +200,8 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return the recorded sets with a data type and layout, or similar ones, nearest to the GPU first.
-
-        The list is empty if the GPU has no arithmetic in the data type.
-
-        Returns:
-            (index of the set, the set, whether the set contains the GPU) for each set.
-        """
+        """Return (index of the set, the set, whether the set contains the GPU) of each recorded set with a data type
+        and layout, or similar ones, nearest to the GPU first. Empty if the GPU has no arithmetic in the data type."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]
@@ -247,7 +219,6 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return a sort key for recorded sets: first the GPU, then its architecture, then most architectures."""
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

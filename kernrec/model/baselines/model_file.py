@@ -30,13 +30,8 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write a model, and return the path of its card.
-
-    Args:
-        card: Card as `load` reads it, without the fields `format` and `trees`.
-        trees: Trees, by the name that the card uses for them. Trees from `stored` are already compressed.
-        folder: Folder to write to, created if missing.
-    """
+    """Write trees and a card (without the fields `format` and `trees`) to a folder, which is created if missing, and
+    return the path of the card. Trees from `stored` are already compressed."""
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,25 +43,15 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the card and the compressed trees of a stored model, for saving them together with other trees.
-
-    Raises:
-        UsageError: For the same reasons as `load`.
-    """
+    """Return the card and the compressed trees of a stored model, for saving them together with other trees. Raises
+    `UsageError` for the same reasons as `load`."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]
 
 
 def load(path: Path) -> VendorModel:
-    """Load a model.
-
-    Args:
-        path: Path of the card.
-
-    Raises:
-        UsageError: A file cannot be read, is damaged, or has another format version.
-    """
+    """Load a model. Raises `UsageError` if a file cannot be read, is damaged, or has another format version."""
     try:
         card = json.loads(_content(path))
         if card["format"] != FORMAT:

@@ -41,20 +41,12 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 CAPPED = 0.95
-"""Minimum fraction of the power limit at which a predicted power counts as limited.
-
-The mean power of a loop that the power limit slows down is slightly below the limit.
-"""
+"""Minimum fraction of the power limit at which a predicted power counts as limited."""
 REACHED = 0.9
-"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach.
-
-Recorded large matmuls reach 0.79 of the data sheet's rate (`TENSOR_SHARE`) at a clock that the power limit lowers.
-"""
+"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change.
-
-It is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on. Their root mean square is 0.65.
-"""
+"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change (median
+of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
 """Factor of the 90 % interval of a power that was computed with the power model (`tools/evidence power`)."""
 _ROUNDS = 40
@@ -80,7 +72,6 @@ def at_point(
     Args:
         predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
             Pass all predictions that will be compared together, because they share the energy of core events.
-        gpu: GPU of the predictions.
         point: Power limit and clock.
         problem: Problem of the predictions, if known. Its arithmetic determines the energy of core events if the power
             limit slows down the backends, and the minimum time.
@@ -103,17 +94,14 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with its power limited to the GPU's power limit.
-
-    If the power was not recorded, it is computed with the power model.
-    """
+    """Return a prediction for the default operating point with its power limited to the GPU's power limit. If the power
+    was not recorded, it is computed with the power model."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
 
 
 def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | None) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with a power that is computed with the power model."""
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
     if not busy and problem is not None:
         busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
@@ -155,7 +143,6 @@ def roofs_s(
 
 @lru_cache(maxsize=32)
 def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
-    """Return the dictionary that caches the results of `roofs_s` at an operating point."""
     return {}
 
 
@@ -183,15 +170,6 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 def _carried(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
-    """Transfer one prediction to a power limit and clock.
-
-    Args:
-        prediction: Prediction for the default operating point.
-        core_j: Energy of core events in joules at nominal voltage.
-        gpu: GPU of the prediction.
-        limit_w: Power limit in watts, or None for the default.
-        clock_hz: Locked clock, or None for an unlocked clock.
-    """
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
@@ -212,7 +190,6 @@ def _at_most(quantity: Estimate, most: float) -> Estimate:
 
 
 def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
-    """Return a launch that takes the predicted time at the default operating point, with this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
@@ -254,10 +231,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy in joules at nominal voltage that is left for core events.
-
-    This is the energy at power `drawn_w` over the predicted time, without static power and without DRAM traffic.
-    """
+    """Return the energy in joules at nominal voltage that static power and DRAM leave for core events."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -273,14 +247,7 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
 
 
 def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less.
-
-    Args:
-        power: Power model of the GPU.
-        core_j: Energy of core events in joules at nominal voltage.
-        dram_j: Energy of DRAM traffic in joules.
-        latency_s: Time of the launch in seconds.
-    """
+    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:
@@ -328,30 +295,16 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum time in seconds of a call that is repeated, (N,).
-
-    Data of the previous call is assumed to stay in L2, up to the capacity of L2.
-
-    Args:
-        flops: Operations of each call, (N,).
-        moved: Compulsory bytes of each call, (N,).
-        rates: Rates of the GPU.
-    """
+    """Return the minimum time in seconds of repeated calls, (N,), with `flops` operations and `moved` compulsory bytes,
+    (N,) each. Data of the previous call is assumed to stay in L2, up to its capacity."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return the minimum number of operations and the compulsory bytes of a problem.
-
-    For a mixture of experts with uneven routing, the bytes include the weights of the experts that the busiest GPU is
-    expected to read.
-
-    Args:
-        problem: Problem of any op.
-        kernel: Names of the kernels that ran, or None if they are unknown. Some cuDNN kernels need fewer
-            multiplications.
-    """
+    """Return the minimum number of operations and the compulsory bytes of a problem. For uneven routing of experts,
+    these include the weights that the busiest GPU is expected to read. `kernel` names the kernels that ran, if known,
+    because some cuDNN kernels need fewer multiplications."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))
@@ -359,10 +312,7 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return the result of `work_of` for a mixture of experts with uneven routing.
-
-    The bytes are the weights that the busiest GPU is expected to read, and all tokens before and after.
-    """
+    """Return `work_of` for uneven routing: the busiest GPU's expected weights, and all tokens in and out, are moved."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

@@ -45,10 +45,7 @@ _WAIT_S = 0.6e-6
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
 """Fraction of the data sheet's rate that attention reaches, on tensor cores (True) and outside of them (False)."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of a convolution as an implicit matmul relative to a plain matmul of the same size.
-
-The key is whether the convolution runs on tensor cores.
-"""
+"""Time of a convolution relative to a plain matmul of the same size, keyed by use of tensor cores."""
 _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
@@ -73,11 +70,9 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type.
-
-    The backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
-    vLLM.
-    """
+    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type. The
+    backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
+    vLLM."""
     problem = as_matmul(problem)
     if not rate_of(gpu, problem.dtype):
         return None
@@ -96,7 +91,6 @@ def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:
-    """Return the times of a memory-bound operator over rows."""
     sizes, in_flight = problem.sizes, _BLOCK_BYTES.get(problem.op)
     flops_s = problem.flops / gpu.peak_flops("f32")
     if in_flight is None:
@@ -108,10 +102,7 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the times of a matmul with the fastest library tile.
-
-    A matrix-vector product outside of tensor cores is limited by reading the matrix once.
-    """
+    """Return the times of a matmul with the fastest library tile, or of a matvec, which reads the matrix once."""
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)
@@ -139,7 +130,6 @@ def _convolution(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _tiles(gpu: GPU, dtype: str, layout: str, dims: list[int], flops: float) -> Busy:
-    """Return the time of a matmul whose tiles run in waves over the SMs, without the time for DRAM."""
     device = device_of(gpu, dtype, _COLD)
     bound = features_of("matmul").bound(device, np.array(dims, dtype=float)[:, np.newaxis], layout)
     share = 2.0 ** bound.table[bound.names.index("share.tiles"), 0]

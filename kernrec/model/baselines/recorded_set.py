@@ -36,13 +36,8 @@ NORMAL_S = LAUNCH_S + START_S
 
 
 def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
-    """Convert the latency of a single call to the latency in a stream of calls, which is never longer.
-
-    Args:
-        call: Latency of a call that was timed alone.
-        floor_s: Seconds that an empty call takes with the recorder's timing.
-        work_s: Expected seconds of work on the GPU.
-    """
+    """Convert the latency of a call that was timed alone to the latency in a stream of calls, which is never longer.
+    `floor_s` is the time of an empty call, `work_s` the expected seconds of work on the GPU."""
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
     low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
     return Estimate(value, low, call.high, call.source)
@@ -66,10 +61,7 @@ class RecordedSet:
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
     """Recorded GPUs of each backend: a mapping from the GPU's catalog name to the backend's version (None if not
-    stated).
-
-    A backend's name that ends in `@` and a version is a superseded version, which is used only on request.
-    """
+    stated). A backend's name that ends in `@` and a version is a superseded version, which is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
@@ -115,12 +107,9 @@ class RecordedSet:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends that the set can predict for a problem on a GPU.
-
-        If the GPU was recorded, these are the backends that were recorded on this GPU with problems of the same kind.
-        Otherwise, these are all backends that support the GPU and were recorded with such problems on any GPU, except
-        `local` backends. If the GPU has no arithmetic in the data type, these are all backends.
-        """
+        """Return the backends that the set can predict for a problem on a GPU. On a recorded GPU, they were recorded on
+        it with such problems. Otherwise, all backends that support the GPU and were recorded with such problems count,
+        except `local` ones. If the GPU has no arithmetic in the data type, all backends count."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
@@ -205,16 +194,9 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`.
-
-    The trees of an architecture are used for GPUs of this architecture that were not recorded.
-    """
+    """Trees by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a
-    time.
-
-    The mapping is empty if calls were timed in a stream.
-    """
+    """For each GPU, the floor in seconds and the ratio of work to bound; empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
@@ -241,16 +223,8 @@ class SetModel:
         return distances
 
     def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
-        """Convert the time of a single call to the time in a stream of calls, if calls were timed one at a time.
-
-        For an unrecorded GPU, the lowest recorded floor and its ratio are used.
-
-        Args:
-            call: Latency of the call.
-            gpu: GPU that runs the call.
-            bound: Bound of several problems.
-            number: Index of the problem in `bound`.
-        """
+        """Convert the time of a single call to the time in a stream, if calls were timed one at a time. For an
+        unrecorded GPU, the lowest recorded floor is used. `number` is the problem's index in `bound`."""
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor

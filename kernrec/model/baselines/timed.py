@@ -39,11 +39,8 @@ _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest item count that is evaluated to limit the time of smaller counts, by op.
-
-A backend can pad a problem, so it never needs longer for fewer items (rows, images or sequences). Elementwise ops need
-a larger count than other ops before they take longer than a launch.
-"""
+"""Largest item count that is evaluated to limit the time of smaller counts, by op. A backend can pad a problem, so it
+never needs longer for fewer items (rows, images or sequences)."""
 _FARTHEST_ELSE = 1 << 14
 """Largest item count that is evaluated for all other ops."""
 
@@ -67,27 +64,15 @@ class Reader:
     """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Return values corrected by the trees, (S, N).
-
-        Args:
-            table: Features, (F, N).
-            own: Features that differ between backends, (S, N) each.
-            base: Values to correct, (S, N), or (1, N) if they are equal for all backends.
-            least: Minimum of the corrected values, (N,).
-            most: Maximum of the corrected values.
-        """
+        """Return `base`, (S, N) or (1, N), corrected by the trees and limited to `least` (N,) and `most`, (S, N).
+        Features are (F, N), and those that differ between backends (S, N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between each problem's value and either end of its interval.
-
-        Args:
-            distances: `Timed.distances`.
-            off_grid: `Timed.off_grid`.
-        """
+        """Return the factor between each problem's value and either end of its interval."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -129,10 +114,7 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (dimension that counts the items of a matmul, that of batched matmuls, largest count to evaluate).
-
-        A dimension is an index into `DIMS`, or -1 if there is none.
-        """
+        """Return (index in `DIMS` of a matmul's items, index for batched matmuls, largest count). Indices may be -1."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -165,7 +147,6 @@ class Kind:
 
     @property
     def _nearest(self) -> tuple[str, str, str]:
-        """Return the keys of trees for this GPU, nearest first: the GPU, its architecture, `OTHER`."""
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
@@ -180,10 +161,7 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees of a quantity, prepared for the features in a bound's table.
-
-        The result is cached until a table has other features.
-        """
+        """Return the trees of a quantity, prepared for a bound's table, cached until a table has other features."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -272,12 +250,7 @@ class Timed:
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
         """Return the name of a backend, its latency for a problem, and the seconds of the latency that the launch
-        takes.
-
-        Args:
-            place: Index of the backend.
-            number: Index of the problem.
-        """
+        takes."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)

@@ -30,12 +30,9 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements in a fit. If there are more, evenly spaced ones are used. Better train a model then.
-"""
+"""Maximum number of measurements in a fit. If there are more, evenly spaced ones are used."""
 FEW_ROWS = 32
-"""Maximum number of measurements for which all features share one length scale. With more measurements, each feature
-has its own relevance.
-"""
+"""Maximum number of measurements for which all features share one length scale."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidate values of noise variance divided by signal variance.
@@ -64,22 +61,14 @@ class Adaptation:
     """Interval around corrected predictions for this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """Return the correction to add to the logarithmic predictions of C candidates, (C,).
-
-        Args:
-            matrix: Features of the candidates, (C, F).
-        """
+        """Return the correction to add to logarithmic predictions, (C,), of candidates with features (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction of predictions to measurements.
-
-    Args:
-        matrix: Features of the measured configs, (M, F), with M >= 1.
-        residual: log(measured / predicted) of each config, (M,).
-    """
+    """Fit a correction to measured configs with features `matrix` (M, F), M >= 1, and log(measured / predicted)
+    (M,)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
@@ -105,16 +94,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process. The length scale and the noise level maximize the marginal likelihood.
-
-    Args:
-        rows: Standardized features, (M, F).
-        error: Values to model, (M,).
-        lengths: Candidate length scales.
-
-    Returns:
-        The length scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,).
-    """
+    """Fit a Gaussian process; return the length scale, the weights (M,) and the absolute leave-one-out errors (M,)."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -133,11 +113,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the relevance of each feature, (F,): the factor of the feature that maximizes the posterior probability.
-
-    The length scale of the resulting process is 1. Rprop (Riedmiller and Braun, 1993) optimizes the noise, the length
-    scale and the relevances in logarithmic form. Its steps follow the signs of the gradient.
-    """
+    """Return the factor of each feature, (F,), that maximizes the posterior probability. The optimizer is Rprop
+    (Riedmiller and Braun, 1993), in logarithmic parameters."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -156,15 +133,8 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return the negative log posterior of a Gaussian process, and its gradient with respect to `parameters`.
-
-    The signal variance has its most likely value.
-
-    Args:
-        parameters: Log noise, log length scale and log relevances, (2 + F,).
-        apart: Squared differences between every two rows, for each feature, (F, M * M).
-        error: Values to model, (M,).
-    """
+    """Return the negative log posterior and its gradient. `parameters` (2 + F,) are log noise, log length scale and log
+    relevances; `apart` (F, M * M) has the squared differences between every two rows."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))
@@ -187,10 +157,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return the mean and the standard deviation of each feature, (F,) each.
-
-    The standard deviation is infinite for a feature that is constant or is unknown in any row.
-    """
+    """Return mean and standard deviation, (F,) each. The latter is infinite for a constant or unknown feature."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -198,7 +165,6 @@ def _frame(matrix: Array) -> tuple[Array, Array]:
 
 
 def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
-    """Return the used features, standardized so that two random rows are about sqrt(2) apart."""
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))
@@ -212,9 +178,6 @@ def matern(a: Array, b: Array, length: float) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array (N, M).
-
-    No intermediate array has N x M x F elements.
-    """
+    """Return the squared distances (N, M) between rows of a (N, F) and b (M, F), without an (N, M, F) array."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
     return np.asarray(np.maximum(squared, 0.0))  # Rounding can make a squared distance negative.

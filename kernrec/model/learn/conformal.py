@@ -57,12 +57,8 @@ class Extent:
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
-        """Return the extent of training data.
-
-        Args:
-            matrix: Features of the training rows, (N, F).
-            part: Index of each feature's group, (F,). By default, all features form one group.
-        """
+        """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the index of each feature's
+        group; by default, all features form one group."""
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -87,15 +83,9 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of candidates from the training data, (C,), or 0 for candidates within all ranges.
-
-        The distance is log(1 + r) / 2. Here, r is the root mean square, over the features of a group, of the excess
-        beyond the feature's range in standard deviations. The group with the largest r counts, because a shape of
-        another size differs in few features.
-
-        Args:
-            matrix: Features of the candidates, (C, F).
-        """
+        """Return the distance of candidates with features (C, F) from the training data, (C,), or 0 within all ranges.
+        It is log(1 + r) / 2, where r is the root mean square excess beyond the features' ranges in standard deviations.
+        The feature group with the largest r counts, because a shape of another size differs in few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
@@ -124,19 +114,14 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows.
-
-    If `row_kind` is empty, return the key for the GPU and the data type.
-    """
+    """Return the interval's key for a GPU, a data type and a kind of rows, or for GPU and data type if it is empty."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction.
-
-    The factor grows with the distance of a candidate from the training data.
-    """
+    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction. The
+    factor grows with the distance of a candidate from the training data."""
 
     width: float
     """Logarithm of the factor for candidates inside the training data."""
@@ -163,23 +148,14 @@ class Interval:
         return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return the lower and upper ends of the intervals around predicted values.
-
-        Args:
-            value: Predicted value of each candidate, (C,).
-            distance: Distance of each candidate from the training data, (C,) or one number.
-        """
+        """Return the lower and upper ends of the intervals around predictions (C,) at distances (C,) or one
+        distance."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval.
-
-    Args:
-        width: `Interval.width`.
-        distance: Distance from the training data (`Extent.distance`).
-    """
+    """Return the factor between a prediction and either end of an interval with this `Interval.width`."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -238,12 +214,7 @@ def _prior_share(distance: Array) -> Array:
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance.
-
-    Args:
-        error: Absolute log errors, (N,).
-        distance: Distances from the training data, (N,) or one number.
-    """
+    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -252,16 +223,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w for which the interval's coverage reaches `level`.
-
-    The coverage is share(w) + prior_weight * P(absolute log error of the analytical model < w).
-
-    Args:
-        score: Smallest width that covers each row, in ascending order, (N,).
-        share: Cumulative weight of the rows up to each score, (N,).
-        prior_weight: Weight of the missing groups, which are assumed to have the analytical model's errors.
-        level: Coverage to reach.
-    """
+    """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
+    level. `score` (N,) ascends; `share` (N,) is the cumulative weight."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

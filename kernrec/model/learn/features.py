@@ -166,11 +166,9 @@ QUANTITIES = (
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
 """Names of the quantities whose ratios are features: the inputs, properties of the GPU, and derived quantities.
-
 `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
 `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
-"""
+rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 """Rows of `QUANTITIES` from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
@@ -216,9 +214,7 @@ FEATURES: tuple[Feature, ...] = (
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables.
-
-    Columns of tunables are only included if `groups` contains `schedule`.
-    """
+    Columns of tunables are only included if `groups` contains `schedule`."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -241,28 +237,16 @@ def _alignment(values: Array) -> Array:
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the feature matrix of candidates.
-
-    Args:
-        inputs: Quantities of the C candidates.
-        columns: Names of F feature columns, as returned by `names`.
-
-    Returns:
-        The features, (C, F), float32; NaN if an input is unknown or the kernel does not have the tunable.
-    """
+    """Return the features of C candidates for F columns from `names`, (C, F), float32. A feature is NaN if an input is
+    unknown or the kernel does not have the tunable."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
     return filled
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features that depend only on a tunable, (C, F). All other columns are NaN.
-
-    Args:
-        tunables: Values of each tunable, (C,).
-        columns: Names of F feature columns.
-        count: Number of candidates C.
-    """
+    """Return the features (C, F) that depend only on a tunable; all other columns are NaN. `tunables` has arrays
+    (C,)."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -284,7 +268,6 @@ def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=64)
 def _ratios(columns: tuple[str, ...]) -> Array:
-    """Return the ratios among F columns as rows: numerator row, denominator row, column, bounded, logarithmic."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
     rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -297,13 +280,6 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of rows that the tunable `unaligned` of a config states.
-
-    Return an empty text if there is no such tunable or no such config.
-
-    Args:
-        tunables: Values of each tunable, (C,).
-        row: Index of the config.
-    """
+    """Return the kind of rows that the tunable `unaligned` of a config states, or empty text if there is none."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

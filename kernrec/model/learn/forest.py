@@ -28,12 +28,9 @@ _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a 
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees with L levels of splits, over F features.
-
-    T is the number of trees, rounded up to a multiple of eight with empty trees. Nodes are stored level by level, and
-    tree by tree within a level: the root of tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T
-    + 1.
-    """
+    """Complete binary trees with L levels of splits, over F features. T is the number of trees, rounded up to a
+    multiple of eight with empty trees. Nodes are stored level by level, and tree by tree within a level: the root of
+    tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T + 1."""
 
     features: int
     trees: int
@@ -41,23 +38,17 @@ class Forest:
     levels: int
     column: Array
     """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
-    go right.
-    """
+    go right."""
     value: Array
-    """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),).
-
-    A value equal to the threshold goes right.
-    """
+    """Threshold of each split (equal values go right), then the values of the leaves, float32, (T (2**(L + 1) -
+    1),)."""
     base: float
     """Constant added to the sum of leaves."""
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
-        """Convert an `xgboost.Booster` that was trained with squared errors.
-
-        Raises:
-            ValueError: A tree is too deep, or a number in it is implausible.
-        """
+        """Convert an `xgboost.Booster` that was trained with squared errors. Raises `ValueError` if a tree is too deep,
+        or a number in it is implausible."""
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
         trees = learner["gradient_booster"]["model"]["trees"]
@@ -95,7 +86,6 @@ class Forest:
         return cls(features, len(trees), levels, column, value, base)._checked()
 
     def _checked(self) -> "Forest":
-        """Return this forest. Raises `ValueError` if its trees are malformed or could predict impossible values."""
         splits, nodes = (_width(self.trees) * ((1 << levels) - 1) for levels in (self.levels, self.levels + 1))
         if self.column.shape != (splits,) or self.value.shape != (nodes,):
             raise ValueError("levels of wrong lengths")
@@ -125,10 +115,8 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged.
-
-        The caller must already have verified a hash of the whole file.
-        """
+        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged. The caller
+        must already have verified a hash of the whole file."""
         header, arrays = unpack(data, intact=True)
         try:
             column, value = arrays["column"], arrays["value"]

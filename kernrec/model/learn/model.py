@@ -27,20 +27,14 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and its lower bound.
-
-If both times are equal, the result is 2**(1/16) = 1.04 times their value, because no kernel reaches the peak. Configs
-near the bound keep their order. Of the exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without
-increasing the errors of their times.
-"""
+"""Exponent of the smooth maximum of a corrected time and its lower bound. Of 4, 8, 16 and 32, it ranked recorded f32
+matmuls best without increasing the errors of their times."""
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each candidate in seconds, (C,).
-
-    The minimum assumes that blocks run in the modeled number of rounds and that arithmetic runs at the clock under the
-    power limit. Unknown parts of the time count as zero.
-    """
+    """Return the minimum time of each candidate in seconds, (C,). The minimum assumes that blocks run in the modeled
+    number of rounds and that arithmetic runs at the clock under the power limit. Unknown parts of the time count as
+    zero."""
     return _least_seconds(inputs.gpu, inputs.quantities())
 
 
@@ -61,12 +55,7 @@ def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return log(corrected time / analytical time), raised where the corrected time is near or below the minimum, (C,).
-
-    Args:
-        log_ratio: Predicted log(corrected time / analytical time), (C,).
-        least: Result of `least_log_ratio`, (C,).
-    """
+    """Return log(corrected / analytical time), (C,), raised near or below the minimum from `least_log_ratio`, (C,)."""
     return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS
 
 
@@ -85,11 +74,9 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals by quantity (`latency` or `energy`), then by key.
-
-    A key is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows
-    (`conformal.on_rows`), `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`.
-    """
+    """Intervals by quantity (`latency` or `energy`), then by key. A key is a GPU, a GPU and a data type
+    (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`), `*` for all GPUs together,
+    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]
@@ -97,19 +84,15 @@ class Model:
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
-    """Whether the model had smaller errors than the analytical model on every held-out kernel. False if the training
-    data has only one kernel.
-    """
+    """Whether the model beat the analytical model on every held-out kernel, of at least two kernels."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
     """Trees by quantity (`HEADS`), or by `SHAPE`."""
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return whether the model was at least as good as the analytical model on held-out GPUs.
-
-        Return True if no GPU was held out. The errors must not be larger and the top recommendations must not be worse.
-        If the model has `SHAPE` trees, the errors are those of the differences between a problem's configs.
-        """
+        """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
+        was held out. The errors must not be larger and the top recommendations must not be worse. If the model has
+        `SHAPE` trees, the errors are those of the differences between a problem's configs."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", " of the prior")), (top1_score(" of the prior"), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
@@ -161,20 +144,13 @@ class Model:
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median latency error on held-out GPUs or kernels.
-
-    Args:
-        kind: `GPU` or `kernel`.
-        by: Empty for the trained model, or ` of the prior` for the analytical model.
-    """
+    """Return the name of the score that is the median latency error on held-out GPUs or kernels (`kind`). `by` is empty
+    for the trained model, or ` of the prior` for the analytical model."""
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median error of differences between a problem's configs (`SHAPE` trees).
-
-    The arguments are those of `transfer_score`.
-    """
+    """Return the name of the score that is the median error of differences between a problem's configs."""
     return f"median error of differences{by} on held-out {kind}s"
 
 

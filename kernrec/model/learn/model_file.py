@@ -96,10 +96,6 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder until this process has written a model, waiting for other writers.
-
-    Another writer would delete trees that no card names yet.
-    """
     descriptor = lock_path(folder / ".lock", wait_s=math.inf)
     assert descriptor is not None
     try:
@@ -121,7 +117,6 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """Load a model. Return the model and its card.
 
     Args:
-        path: Path of the card.
         trees: Whether to read the trees now. If False, the trees are read on first use, which can raise the same
             errors.
 
@@ -195,7 +190,6 @@ def problem_count(training: Mapping[str, Any]) -> int:
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a card lacks a required field, or if a field has the wrong type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
@@ -253,12 +247,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of one quantity. Raises `UsageError` if the file does not match the card or the trees are invalid.
-
-    Args:
-        card: Path of the card.
-        entry: Entry of the quantity in the card's `heads`.
-    """
+    """Read the trees of one quantity. Raise `UsageError` if they are invalid or do not match the card."""
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

@@ -66,8 +66,8 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return how many standard deviations contain the fraction `LEVEL` of the absolute errors. The errors in `scores`,
-    (N,), are in standard deviations, and are mixed with the errors that the prior assumption expects.
+    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of the absolute errors,
+    (N,), mixed with the errors that the prior assumption expects.
     """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
@@ -86,9 +86,8 @@ class EnergyGuide(ObjectiveSearch):
 
         Args:
             search: Search by expected improvement of the same space, which selects the configs.
-            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. In a search for a front
-                (None), each round draws random weights.
-            seed: Seed of the random weights.
+            weights: As for `ObjectiveSearch`. In a search for a front (None), each round draws random exponents.
+            seed: Seed of the random exponents.
         """
         super().__init__(search.space, weights)
         self._search = search
@@ -160,7 +159,6 @@ class EnergyGuide(ObjectiveSearch):
         return mean, half
 
     def _power(self) -> PowerModel | None:
-        """Return the model of power, trained on all measured energies, or None if there are fewer than two."""
         if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])

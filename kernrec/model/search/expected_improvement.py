@@ -60,8 +60,8 @@ class ExpectedImprovement:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
-                if no config has a prediction.
+            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
+                none.
             seed: Seed of all random choices.
         """
         # Import SciPy already here, so that a missing library raises an error before any measurement.

@@ -175,8 +175,8 @@ class SearchSpace:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. None
-                if no config has a prediction.
+            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
+                none.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)

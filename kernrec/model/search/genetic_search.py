@@ -48,8 +48,7 @@ class GeneticSearch(ObjectiveSearch):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost, as for `ObjectiveSearch`. If None, the search is for a
-                front, and each config of a round is chosen by different random weights.
+            weights: As for `ObjectiveSearch`. In a search for a front, random exponents select each config of a round.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
@@ -95,7 +94,6 @@ class GeneticSearch(ObjectiveSearch):
         return list(self._expected_s)
 
     def _expected_costs(self, ran: list[int]) -> Array:
-        """Return the log costs of configs with measured latency. Energies are predicted if they were not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)

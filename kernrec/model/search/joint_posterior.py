@@ -68,10 +68,9 @@ _NEVER = 20.0
 """Difference between the log cost of a contender that cannot run and the log costs of all other contenders."""
 LEAST_REACH = 0.13
 """Minimum of the reach, in logarithms. The reach is the assumed bound on how far the cost of the best contender can be
-below the cost of the current choice. If predictions are uncertain, the reach is the standard deviation of the choice's
-error instead. A config that is predicted to be the best is near the limit of the hardware, so no other config can be
-far below it. Without this bound, the distribution tails of many slow contenders would dominate the regret
-(`tools/evidence refine`).
+below that of the current choice: the larger of this value and the standard deviation of the choice's error. No config
+can be far below a predicted best config, which is near the limit of the hardware. Without a bound, the distribution
+tails of many slow contenders would dominate the regret (`tools/evidence refine`).
 """
 MISJUDGED = 0.04
 """Probability that the predictions of a problem with fewer than two measured contenders are wrong beyond their stated
@@ -80,8 +79,7 @@ caused most of the regret, because the predictions were too certain (`tools/evid
 """
 _OVERLOOKED = math.log(2.0)
 """Log loss that `JointPosterior.regret_bound` allows for one misjudged problem with fewer than two measurements. On a
-recorded H100, cuBLAS was predicted to be the fastest but took more than twice as long as Triton, although no prediction
-suggested this.
+recorded H100, cuBLAS was predicted to be the fastest, but took more than twice as long as Triton.
 """
 _ROUNDS = 10
 _DRAWS = 512
@@ -356,18 +354,16 @@ class JointPosterior:
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return both parts of the expected regret (see `_stated`) of each problem, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Return contender and weighted gain of each next measurement of a problem. Each measurement is the one of
-        greatest gain if earlier measurements give the expected results ("kriging believer"). Effects on other problems
-        are ignored.
+        """Return contender and weighted gain of each next measurement of a problem. Each measurement is that of
+        greatest gain if earlier ones give the expected results ("kriging believer"). Effects on other problems are
+        ignored.
 
         A gain is at most the reach divided by the number n of measurements that the problem already has: the best of n
         configs is on average 1/n as far from the limit of the hardware as a single config (the minimum of n
-        exponentially distributed distances). Without this bound, the gains of measured problems would be overestimated,
-        and other problems would not be measured.
+        exponentially distributed distances). Otherwise, the gains of measured problems would be overestimated.
 
         Args:
             problem: Index of the problem.
@@ -405,8 +401,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
     Args:
         mean: Expected log costs of the contenders, (C,).
-        moves: Change of each expected log cost if a measurement is one unit of scale off its expectation, (C,
-            measurements).
+        moves: Changes of `mean` if a measurement is one unit of scale off its expectation, (C, measurements).
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
@@ -419,9 +414,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return `_NODES` equally probable outcomes of a Student's t distribution with 4 degrees of freedom (`DEGREES`):
-    the quantiles in the middle of equally probable intervals, in closed form (Shaw, "Sampling Student's T
-    distribution", 2006).
+    """Return `_NODES` equally probable outcomes of a Student's t with 4 degrees of freedom (`DEGREES`): quantiles in
+    the middle of equally probable intervals, in closed form (Shaw, "Sampling Student's T distribution", 2006).
     """
     probability = (np.arange(_NODES) + 0.5) / _NODES
     inside = 2.0 * np.sqrt(probability * (1.0 - probability))

@@ -63,8 +63,7 @@ class PartialSearch:
         Args:
             tunables: Values of the T tunables of each config, (C, T).
             seed: Seed of all random choices.
-            spreads: Number of standard deviations between the mean of the trees' predictions and a config's lower
-                bound.
+            spreads: Number of standard deviations between the mean prediction and a config's lower bound.
         """
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",

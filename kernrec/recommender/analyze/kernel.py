@@ -55,8 +55,6 @@ def profile_promising(
     """Profile the configs of a large space that may be among the best.
 
     Args:
-        profiler: profiler of the kernel.
-        gpu: the GPU.
         query: query whose objective and bounds the first answer uses.
         part: configs that can run the problem.
 
@@ -89,9 +87,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the latency in seconds and the energy in joules of the configs in these rows, (C, 2); NaN if a config has
-    no prediction.
-    """
+    """Return latency in seconds and energy in joules of the configs, (C, 2); NaN for a config without a prediction."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])
@@ -158,12 +154,7 @@ def analyze(
     Finished profiles are kept if the analysis is interrupted.
 
     Args:
-        kernel: the user's kernel.
-        problem: the problem.
-        gpu: the GPU.
         database: database for the profiles; it is created if it does not exist.
-        query: objective, bounds and operating point.
-        options: options of profiling.
 
     Raises:
         UsageError: no config can run the problem, or the spec does not match the source.
@@ -208,10 +199,7 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raise `UsageError` if a tunable has no effect.
-
-    The tunable probably has another name in the kernel's source.
-    """
+    """Raise `UsageError` if a tunable has no effect. The tunable probably has another name in the kernel's source."""
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

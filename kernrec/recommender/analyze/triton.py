@@ -21,9 +21,7 @@ from kernrec.recommender.request import Query
 from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Types of integer arrays that may contain indices, so that their values determine which addresses a kernel
-accesses.
-"""
+"""Types of integer arrays that may contain indices, so that their values determine the accessed addresses."""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
@@ -41,7 +39,6 @@ def analyze_triton(
     Args:
         function: function decorated with `@triton.jit` (possibly autotuned), or the text `kernels.py:matmul`, or
             `package.kernels:matmul` for an installed package.
-        gpu: name of the GPU.
         arguments: arguments keyed by parameter: numbers, NumPy arrays, PyTorch tensors, or any objects with `dtype` and
             `shape`. The values of integer arrays are used, because addresses may depend on them. Other arrays need no
             values.
@@ -72,7 +69,6 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
     Args:
         call: the call, or the .toml file that describes it.
-        gpu: name of the GPU.
         query: the query; by default the Pareto front.
 
     Raises:

@@ -43,14 +43,7 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Find the measurements of some configs.
-
-        Args:
-            rows: ascending rows of the space that contain the configs.
-
-        Returns:
-            Positions in `rows` of the configs that were measured, and their measurements in the same order.
-        """
+        """Return the positions in `rows` (ascending) of the measured configs, and their measurements."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -64,17 +57,8 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the measured rows of a kernel on a problem, for each operating point.
-
-    In the result, `elsewhere` counts only configs that were measured at none of the operating points.
-
-    Args:
-        space: config space of the kernel.
-        on_problem: the space on the problem.
-        gpu: the GPU.
-        evidence: database rows about the problem and the GPU.
-        points: operating points.
-    """
+    """Return the measured rows of a kernel on a problem, for each operating point. In the result, `elsewhere` counts
+    only configs that were measured at none of the operating points."""
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
     failed = [row for row in evidence.failed if row.kernel == kernel.name]
@@ -130,5 +114,4 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
 
 
 def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
-    """Return the set of configs in some rows. Rows whose kernel has the hash `without` are skipped."""
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

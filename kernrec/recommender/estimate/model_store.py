@@ -74,13 +74,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store whose folder is next to a database.
-
-        Args:
-            databases: databases, of which the first one counts; None for the user's database.
-            stack: the databases, if they are already open.
-            calibrated: whether to use calibrations.
-        """
+        """Return the store next to the first of these databases, or next to the user's database."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -112,7 +106,6 @@ class ModelStore:
 
         Args:
             op: name of the op or kernel.
-            gpu: the GPU.
         """
         if not self._folders:
             return None
@@ -130,12 +123,6 @@ class ModelStore:
         trained on the kernel and on the GPU. If neither model was trained on the GPU, it is enough that the op's model
         was tested on held-out GPUs. Otherwise the kernel's model is used. If the op's model was trained to correct the
         kernel's model, both are used, one after the other.
-
-        Args:
-            op: name of the op.
-            kernel: the kernel.
-            gpu: the GPU.
-            dtype: data type of the problem.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -165,14 +152,6 @@ class ModelStore:
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model of an op or kernel, or None if the model does not apply or cannot be read.
-
-        Args:
-            name: name of the op or kernel whose model to use.
-            kernel: kernel whose costs are corrected.
-            gpu: the GPU.
-            dtype: data type of the problem.
-        """
         model = self.model(name, gpu)
         scope = None if model is None else model.scope(gpu, kernel, dtype)
         return scope if scope is not None and self._readable(scope) else None
@@ -282,11 +261,7 @@ class ModelStore:
 
 
 def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """List the calibrations and models in a folder.
-
-    Returns:
-        A row of plain values for each calibration and model, and an error message for each file that cannot be read.
-    """
+    """Return a row for each calibration and model in a folder, and a message for each file that cannot be read."""
     from kernrec.model.learn.model_file import load, problem_count
 
     rows: list[dict[str, Any]] = []

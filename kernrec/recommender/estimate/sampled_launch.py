@@ -52,18 +52,14 @@ _L2_OF_WRITES = 0.25
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """Results of the emulated blocks of one launch.
-
-    Arrays have one element per compiled variant, in the order of the profiles.
-    """
+    """Results of the emulated blocks of one launch, with one array element per compiled variant."""
 
     requested: ProfileTable
     """Profiles that count all sectors which the blocks request, including those that hit in L1."""
     table: ProfileTable
     """Profiles that do not count sectors which hit in L1."""
     rounds: Array
-    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction,
-    according to the latency of the cache."""
+    """Time that a block waits for memory, in units of the DRAM latency. Waits for a cache count as fractions."""
     every_round: Array
     """Number of times that a block waits for memory. A wait for a cache counts as one wait."""
     overlapped: Array
@@ -76,14 +72,7 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how much data a block of each variant loads again after it loaded other data.
-
-        Args:
-            variants: rows of the profiles.
-
-        Returns:
-            Amounts of data, or None if the profiles do not contain this information.
-        """
+        """Return how much data a block of each variant loads again after other data, or None if it is not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -156,17 +145,13 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     """Return the results of the emulated blocks of one launch.
 
     Args:
-        index: index of the launch.
-        table: profiles of the launch.
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
-        gpu: the GPU.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
 
     def by_variant(expression: Expression) -> Array:
-        """Evaluate an expression of the kernel's spec for each row of the profiles."""
         spread = np.broadcast_to(np.asarray(on_problem.column(expression)), len(variants))
         values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[variants[rows]] = spread[rows]
@@ -217,23 +202,14 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the part of a grid whose blocks have work.
-
-    Idle blocks are assumed to lie along the first axis of the grid.
-
-    Args:
-        grid: extents along x, y and z.
-        busy: fraction of the blocks that have work.
-    """
+    """Return the extents of the part of a grid whose blocks have work, which is the fraction `busy` of all blocks. Idle
+    blocks are assumed to lie along the first axis."""
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch whose blocks may have unequal amounts of work.
-
-    The work of a block is assumed to be proportional to the number of times that it waits for memory. So for unequal
-    blocks, the demand per block becomes a demand per wait, as if each wait were a loop trip.
-    """
+    """Return the demand of a launch whose blocks may have unequal work. Each wait for memory counts as a loop trip,
+    because work is assumed to be proportional to waits."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -244,18 +220,8 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
-    """Add the cost of register spills and local memory to profiles: instructions, L1 requests and traffic beyond L1.
-
-    A spill is assumed to run as often as the code with the most live registers. Older profiles lack this count. There,
-    a spill is assumed to run as often as the average instruction. L1 is assumed to hold the stacks of the resident
-    threads as far as they fit.
-
-    Args:
-        table: the profiles.
-        threads: number of threads per block, one element per variant.
-        resident: number of resident blocks per SM, one element per variant.
-        cache: bytes of L1 per SM, one element per variant.
-    """
+    """Add the cost of register spills and local memory to profiles. A spill is assumed to run as often as the code with
+    the most live registers."""
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # 32 lanes: one 32-byte sector per byte of a lane
     if "crowded.runs" in table.metrics:
@@ -284,14 +250,8 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """Return the data of each tensor that the blocks of some variants access.
-
-    Args:
-        table: the profiles.
-        variants: rows of the profiles.
-        tensor_bytes: sizes of the tensors in bytes, keyed by the name of the tensor.
-        scratch: names of the tensors that exist only between launches.
-    """
+    """Return the data of each tensor that the blocks of some variants access. `tensor_bytes` has the sizes by name, and
+    `scratch` names the tensors that exist only between launches."""
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -316,12 +276,8 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely.
-
-    Args:
-        table: the profiles.
-        cache: bytes of L1 per block, one element per variant.
-    """
+    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely. `cache`
+    is the size of L1 per block in bytes."""
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (
@@ -339,12 +295,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 
 
 def _between(shares: Sequence[Array], size: Array) -> Array:
-    """Interpolate fractions that are given for the sizes 1, 2, 4 and so on.
-
-    Args:
-        shares: fractions for each of these sizes, one element per variant.
-        size: size at which to interpolate, one element per variant. At sizes up to 0.5, the result is 0.
-    """
+    """Interpolate fractions that are given for sizes 1, 2, 4 and so on. The result is 0 at sizes up to 0.5."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
     low = np.minimum(position.astype(np.int64), len(shares) - 1)
@@ -353,7 +304,6 @@ def _between(shares: Sequence[Array], size: Array) -> Array:
 
 
 def _column(table: ProfileTable, metric: str) -> Array:
-    """Return the value of a metric per block for each variant, or 0 if the profiles do not contain the metric."""
     if metric not in table.metrics:
         return np.zeros(len(table.variant_keys))
     return table.counts[:, table.metrics.index(metric), 0]

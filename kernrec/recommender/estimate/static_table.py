@@ -57,8 +57,7 @@ class StaticTable:
     launches: tuple[LaunchTable, ...]
     """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether the code of each config does not spill registers, bool (rows,). It is always true for a kernel that was
-    profiled from a sample of blocks."""
+    """Whether each config's code does not spill registers, bool (rows,); always true for a sample of blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -78,10 +77,8 @@ class StaticTable:
         """Create the table of a kernel for the data type and layout of a problem.
 
         Args:
-            kernel: the kernel.
             problem: any problem of the data type and layout. If the kernel was profiled from a sample of blocks, this
                 must be the problem that was sampled.
-            gpu: the GPU.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
             inputs: kind of input data, one of `kernrec.model.analytical.power.INPUTS`.
@@ -161,10 +158,7 @@ class StaticTable:
 
     @property
     def is_call(self) -> bool:
-        """Whether the kernel is a captured call of a user's Triton function.
-
-        The configs of such a call have the same arguments and differ only in their code and grid.
-        """
+        """Whether the kernel is a captured Triton launch. Its configs differ only in their code and grid."""
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
@@ -196,28 +190,22 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the table can be used for several problems at once.
-
-        This is the case if the geometry of the launches does not depend on the problem, and if the kernel was not
-        profiled from a sample of blocks.
-        """
+        """Return whether the table can be used for several problems at once. This is the case if the geometry of the
+        launches does not depend on the problem, and if the kernel was not profiled from a sample of blocks."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending rows of the configs that can run a problem and have a profile of every launch.
 
         Args:
-            on_problem: config space of the kernel on the problem.
             measured: rows of the configs that were measured. They are included even if their code spills.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return whether each config has usable code and profiles and fits into an SM, bool (rows,).
-
-        The constraints of the kernel are not checked. See `runnable` for the arguments.
-        """
+        """Return whether each config's code and profiles are usable and it fits into an SM, ignoring constraints, bool
+        (rows,)."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -250,10 +238,6 @@ class StaticTable:
         """Return the trip counts of a loop in one launch.
 
         Args:
-            on_problem: config space of the kernel on the problem.
-            index: index of the launch.
-            loop: name of the loop.
-            rows: rows of the configs.
             blocks: number of blocks that have work, for each of these configs.
 
         Returns:
@@ -274,9 +258,6 @@ class StaticTable:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
         Args:
-            on_problem: config space of the kernel on the problem.
-            index: index of the launch.
-            row: row of the config.
             requested: whether to count sectors that hit in L1, if the kernel was profiled from a sample of blocks.
         """
         launch, rows = self.launches[index], np.array([row])
@@ -292,11 +273,6 @@ class StaticTable:
     def resources(self, on_problem: ProblemSpace, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
         """Return the resources that one launch of a config needs.
 
-        Args:
-            on_problem: config space of the kernel on the problem.
-            index: index of the launch.
-            row: row of the config.
-
         Returns:
             Registers per thread, bytes of shared memory per block, and occupancy.
         """
@@ -310,10 +286,7 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending rows of the configs that have profiles and satisfy the constraints but do not fit.
-
-        A block of such a config is too large for an SM.
-        """
+        """Return the ascending rows of the otherwise runnable configs whose blocks are too large for an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
@@ -339,10 +312,7 @@ class StaticTable:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def plan(self, on_problem: ProblemSpace) -> Any:
-        """Return the kernel in the engine's form.
-
-        The result is cached if the launch geometry does not depend on the problem.
-        """
+        """Return the kernel in the engine's form, cached if the launch geometry does not depend on the problem."""
         if self._plans:
             return self._plans[0]
         plan = kernel_plan(self, on_problem)
@@ -351,10 +321,7 @@ class StaticTable:
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
-        """Return the geometry of launch number `index` on a problem.
-
-        The result is cached if it does not depend on the problem, which is the usual case.
-        """
+        """Return the geometry of launch number `index`, cached if it does not depend on the problem."""
         if cached := self._geometries.get(index):
             return cached
         spec, launch = self.kernel.launches[index], self.launches[index]

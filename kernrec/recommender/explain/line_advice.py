@@ -90,14 +90,7 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if some resources take less time.
-
-    The launch is assumed to take as long as its slowest resource, plus `in_turn_s`, which does not change.
-
-    Args:
-        launch: the launch.
-        factors: fraction of its current time that a resource still takes, keyed by resource; 1 for other resources.
-    """
+    """Return the speedup of a launch if resources take these fractions of their current time."""
     parts = launch.time_s
     longest = max(parts.values())
     after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())
@@ -197,9 +190,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """Yield advice to reuse data, for the line that reads most, if the kernel reads each byte of its data many
-    times.
-    """
+    """Yield advice to reuse data for the line that reads most, if the kernel reads its data many times."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return

@@ -24,9 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
-not shown.
-"""
+"""Minimum additional gain of a pair of changes over the better single change. Other pairs are not shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -34,19 +32,19 @@ NEAR_ROOF = 0.7
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
-    "fma": "it computes most of the time: a data type that tensor cores multiply does so several times faster",
-    "int": "fewer index computations, in the kernel itself",
-    "special": "fewer exponentials and divisions, or cheaper forms of them, in the kernel itself",
-    "f64": "32-bit floats where they are precise enough: an SM with two f64 units computes them 32 or 64 times as fast",
-    "tensor": "it computes most of the time: a narrower data type is what makes it faster",
-    "LSU": "fewer and wider accesses, in the kernel itself",
-    "shared memory": "a layout of shared memory without bank conflicts, in the kernel itself",
-    "L1": "accesses that are contiguous within a warp, in the kernel itself",
-    "L2": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "latency": "more work at once: several small problems together, or a larger batch",
-    "power limit": "fewer joules for the same work, by a narrower data type",
-    "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
+    "fma": "Use a data type that tensor cores multiply: they are several times as fast",
+    "int": "Compute fewer indices in the kernel",
+    "special": "Use fewer exponentials and divisions in the kernel, or cheaper forms of them",
+    "f64": "Use f32 where it is precise enough: on an SM with two f64 units, it is 32 or 64 times as fast",
+    "tensor": "Use a narrower data type",
+    "LSU": "Make fewer and wider memory accesses in the kernel",
+    "shared memory": "Lay out shared memory without bank conflicts",
+    "L1": "Make the accesses of each warp contiguous",
+    "L2": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "DRAM": "Move fewer bytes: use a narrower data type, or fuse the kernel with the layer before or after it",
+    "latency": "Give the GPU more work at once: a larger batch, or several small problems together",
+    "power limit": "Use a narrower data type, which takes less energy",
+    "launch": "Launching takes longest: fuse the kernel with a neighbor, batch calls, or use a CUDA graph",
 }
 """Advice on changes other than tunables, keyed by bottleneck."""
 
@@ -77,9 +75,7 @@ def what_if(
     All values are estimates for the changed config. They do not come from rules.
 
     Args:
-        candidates: candidates of a single kernel.
         position: index of the candidate to change.
-        point: index of the operating point.
         objective: `energy`, `latency` or `edp`.
         top: maximum number of changes.
     """
@@ -125,12 +121,8 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return latency and energy of all candidates, (points, C) each, corrected so that they can be compared with one
-    candidate.
-
-    If that candidate was measured, predictions for candidates that were not measured are multiplied by the ratio of its
-    measured costs to its predicted costs.
-    """
+    """Return latency and energy of all candidates, (points, C) each. If the candidate at `position` was measured, scale
+    the predictions of other candidates by its ratio of measured to predicted costs."""
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -163,9 +155,8 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is
-    not now.
-    """
+    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is not
+    now."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -174,9 +165,7 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return the fraction of the roofline's speed that a config reaches, assuming only the compulsory memory
-    traffic.
-    """
+    """Return a config's speed as a fraction of the roofline, with only the compulsory memory traffic."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
@@ -192,16 +181,14 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         if best.source == "measured":
             return f"{text}, as measured"
         return f"{text} is expected, which is within the prediction error; measure both"
-    reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
+    reached = f"no tunable of this kernel helps; it is limited by {bottleneck}"
     if (share := roof_share(subject)) >= NEAR_ROOF:
-        reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"
-    return f"{reached}: {_REMEDIES[bottleneck]}"
+        reached += f", at {100 * share:.0f} % of the roof"
+    return f"{reached}. {_REMEDIES[bottleneck]}."
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is explained by default. It raises the same errors as
-    `explainable`.
-    """
+    """Return the top recommendation for an op, which is explained by default. Errors are those of `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -215,7 +202,6 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
 
     Args:
         request: request that names an op or a kernel.
-        context: databases and models.
         best: result of `recommended`, if the request names an op. Its kernel is used. None to compute it if needed.
 
     Raises:
@@ -252,10 +238,8 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
     """Return the index of the best candidate among those with given values of some tunables.
 
     Args:
-        candidates: candidates of a single kernel.
         tunables: values of some tunables, keyed by name.
         objective: `latency`, `energy` or `edp`.
-        point: index of the operating point.
 
     Raises:
         UsageError: a tunable or a value is unknown, or no candidate has these values.
@@ -313,8 +297,7 @@ class Report:
     @property
     def difference(self) -> dict[str, float]:
         """Relative change of each figure from the other config to the explained one; empty if there is no other
-        config.
-        """
+        config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -338,7 +321,6 @@ def report(
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
-        context: databases and models.
         config: values of some tunables.
         against: values of some tunables for the config with which to compare; None for no comparison.
         top: maximum number of recommended changes.

@@ -34,9 +34,7 @@ BATCHES = (1, 8, 64)
 """Batch sizes at which backends are compared to select one for a network. All have equal weight."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers of a network, each with the problem of one pass. The problem has the data type and layout of the layer's
-answer.
-"""
+"""Layers of a network, each with the problem of one pass, in the data type and layout of the layer's answer."""
 
 
 def backend_of(
@@ -49,8 +47,6 @@ def backend_of(
     baseline of this backend nor a recommendation has the baseline of another backend.
 
     Args:
-        context: context with the models of backends.
-        workload: the network.
         answered: layers of the network with their answers.
         query: query with the operating point, and the backends to consider.
         wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty to select one
@@ -107,11 +103,7 @@ def baselines_of_layer(
     The costs of a baseline are then the cost of this call divided by the number of passes.
 
     Args:
-        context: context with the models of backends.
-        layer: the layer.
         problem: problem of one pass of the layer, in the data type and layout of the layer's answer.
-        gpu: the GPU.
-        point: power limit and clock.
         backends: backends to include; all by default.
     """
     if layer.alone:
@@ -123,10 +115,8 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return the name of a baseline's backend without its variant, such as `SGLang` for `SGLang (static scales)`.
-
-    For cuDNN and cuBLAS, it is `PyTorch`, which calls these libraries.
-    """
+    """Return the name of a baseline's backend without its variant, such as `SGLang` for `SGLang (static scales)`. For
+    cuDNN and cuBLAS, it is `PyTorch`, which calls these libraries."""
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 
@@ -135,10 +125,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer at another operating point.
-
-    If its backend has no baseline at this point, the layer's existing baseline is returned.
-    """
+    """Return the baseline of a layer at another operating point, or the existing one if the backend has none there."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     library = (_library(baseline),)
@@ -151,9 +138,7 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the layers at each batch size of `BATCHES`. Batch sizes to which the layers cannot be scaled are
-    skipped.
-    """
+    """Return the layers at each batch size of `BATCHES` to which they can be scaled."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
@@ -166,13 +151,7 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return two sums over the layers, in seconds, for one backend.
-
-    Returns:
-        The time of the layers for which the backend has no baseline, and the time of all layers. If the backend has no
-            baseline for a layer, the fastest other backend's baseline is used. Layers without any baseline are not
-            counted.
-    """
+    """Return the seconds of the layers that lack a baseline of `program`, and the seconds of all layers."""
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):
         if each:

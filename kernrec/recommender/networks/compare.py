@@ -25,9 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """Result of a comparison for one GPU model and batch size. If several GPUs share the network, costs are per GPU
-    unless stated otherwise.
-    """
+    """Result for one GPU model and batch size. Costs are per GPU unless stated otherwise."""
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
@@ -124,10 +122,6 @@ def compare_gpus(
     """Compare GPUs and batch sizes on one network.
 
     Args:
-        recommender: the recommender.
-        gpus: the GPUs; at least one.
-        wanted: request that names the network.
-        query: objective, bounds and operating point.
         batches: batch sizes (items per pass); None stands for the batch size of the request.
         limits: whether to search for the best power limit of each row.
 
@@ -198,9 +192,7 @@ _YEAR_S = 8760 * 3600.0
 
 @dataclass(frozen=True)
 class Tariff:
-    """Number of GPUs that run a network all year, and prices of energy. Prices have no default values, because they
-    change.
-    """
+    """Number of GPUs that run a network all year, and prices of energy, which have no defaults."""
 
     gpus: int
     energy_price: tuple[float, str] | None = None
@@ -232,7 +224,6 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
     `reference`.
 
     Args:
-        totals: totals of one GPU.
         tariff: number of GPUs, and prices.
         reference: total to compare with. If it is None, each bill is for the number of passes at the total's
             own speed.
@@ -252,11 +243,8 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
 
 
 def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
-    """Return the yearly bills for an answer about a network.
-
-    Without a sweep, there is a bill for each distinct total. With a sweep, there is a bill for the recommended
-    operating point and one for the default operating point.
-    """
+    """Return the yearly bills for an answer about a network. Without a sweep, there is a bill for each distinct total.
+    With a sweep, there is a bill for the recommended operating point and one for the default operating point."""
     if sweep is not None:
         return bills(sweep.billed, tariff, sweep.billed[-1])
     return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])

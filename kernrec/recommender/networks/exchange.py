@@ -39,8 +39,7 @@ _NVLINK = {
 }
 """NVLink bandwidth in bytes per second and direction, with the GPUs that have it, for boards on which each GPU is
 connected to all others. Data sheets state the sum of both directions, so these values are half of their "NVLink
-bandwidth".
-"""
+bandwidth"."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -51,8 +50,7 @@ _BRIDGES = {
     25e9: ("rtx2080", "rtx2080-super"),
 }
 """Bandwidth in bytes per second and direction of NVLink bridges, which connect two GPUs, with the GPUs that support it
-(from data sheets, and the GA102 and TU102 whitepapers).
-"""
+(from data sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -65,9 +63,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces. A network's totals assume that power during all-reduces equals the mean power
-    of the layers.
-    """
+    """Total latency of the all-reduces. Totals assume that they use the mean power of the layers."""
     link: str
     """Description of the link between the GPUs, with its bandwidth."""
 
@@ -95,13 +91,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth between GPUs of a tensor-parallel group in bytes per second and direction, and its
-    description.
-
-    Args:
-        gpu: model of all GPUs in the group.
-        gpus: number of GPUs in the group.
-    """
+    """Return the bandwidth between GPUs of a group, in bytes per second and direction, and its description."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -112,13 +102,7 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the predicted time of an all-reduce in seconds.
-
-    Args:
-        size: size of the tensor in bytes.
-        gpus: number of GPUs.
-        rate: bytes per second of the links, in each direction.
-    """
+    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and direction."""
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 

@@ -37,9 +37,7 @@ class NetworkRequest:
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for the network's. In a quantized network, an 8-bit or 4-bit type applies only to
-    the quantized layers.
-    """
+    """Data type of all layers; None for the network's. A quantized type applies only to the quantized layers."""
     layout: str | None = None
     """Layout of the layers whose op supports it; None for the network's."""
     fixed: Mapping[str, int] = field(default_factory=dict)
@@ -49,17 +47,12 @@ class NetworkRequest:
     tp: int = 1
     """Number of GPUs in the tensor-parallel group. The answer describes one of these GPUs."""
     context: int | None = None
-    """Number of tokens that a generated token attends to or, for a prompt, its length; None for the workload's
-    number.
-    """
+    """Number of tokens that a generated token attends to, or length of a prompt; None for the workload's number."""
     phase: str | None = None
     """Phase if the workload is a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
-    """Backend for the totals.
-
-    `KERNREC` uses only kernrec's kernels. `MIXED` uses the fastest backend for each layer. If it is empty, one backend
-    is used: the fastest that has baselines for all layers, among those of the query.
-    """
+    """Backend for the totals. `KERNREC` uses only kernrec's kernels. `MIXED` uses the fastest backend for each layer.
+    If it is empty, one backend is used: the fastest that has baselines for all layers, among those of the query."""
     ignore_memory: bool = False
     """Whether to answer even if the network does not fit in the GPU's memory."""
 
@@ -68,7 +61,6 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
     """Return a network with one independent layer for each shape of an op.
 
     Args:
-        op: name of the op.
         shapes: shapes such as `m=1,n=2,k=3`; at least one.
         dtype: data type; None for the op's default.
         layout: layout; None for the best one on each GPU.
@@ -156,9 +148,6 @@ def in_best_layouts(
     only if kernels that do not exist for the default layout would then take most of these layers' time.
 
     Args:
-        recommender: the recommender.
-        layers: layers of a network.
-        gpu: the GPU.
         points: operating points of the answers.
 
     Returns:
@@ -192,17 +181,7 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether another layout is worth choosing for the layers of an op.
-
-    In the other layout, kernels that do not exist for the default layout must take more than half of the total time.
-
-    Args:
-        recommender: the recommender.
-        layers: layers in the default layout.
-        there: the problem in the other layout, keyed by the problem of the layer.
-        gpu: the GPU.
-        points: operating points of the answers.
-    """
+    """Return whether kernels that the default layout lacks would take over half of the layers' total time."""
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
@@ -221,7 +200,6 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
 
     Args:
         problem: problem of the layer.
-        gpu: the GPU.
         exactly: whether the user fixed the data type, so that it must not be replaced.
         answer: function that returns the answer for a problem, or raises `KernrecError`.
 
@@ -266,9 +244,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
-    """Yield variants of a problem that a kernel or backend may run: first in other layouts, then in other data
-    types.
-    """
+    """Yield variants of a problem that may run: first in other layouts, then in other data types."""
     op: Op = problem.definition
     for dtype in (problem.dtype, *(() if exactly else replacements(problem, gpu))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):

@@ -1,6 +1,4 @@
-"""Estimate the memory that a network needs (weights, keys and values, activations, workspaces), and check that
-it fits.
-"""
+"""Estimate and check the memory that a network needs: weights, keys and values, activations, workspaces."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,7 +64,6 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     layer, because inputs remain in memory while the next layer writes.
 
     Args:
-        workload: part of the network that one GPU runs.
         layers: layers of the network in their final data types.
     """
     if not workload.one_network or len(layers) < len(workload.layers):
@@ -96,13 +93,10 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that does not fit in a GPU's memory, with the smallest change that makes
-    it fit.
+    """Return the error for a network that does not fit in a GPU's memory, with the smallest change that makes it fit.
 
     Args:
-        workload: the network.
         memory: memory that one GPU needs.
-        gpu: the GPU.
         other: function that returns the workload and its layers for another batch size and number of tensor-parallel
             GPUs.
     """

@@ -46,9 +46,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend. With a lower fraction,
-kernrec's kernels would make up most of the backend's total.
-"""
+"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend."""
 
 
 def answer_network(
@@ -60,9 +58,7 @@ def answer_network(
     layout, and a note says so. A layer that neither a kernel nor a backend can run is omitted, also with a note.
 
     Args:
-        recommender: the recommender.
         gpu_name: the GPU, or its name.
-        wanted: request that names the network.
         query: objective, bounds, operating point and backends.
 
     Raises:
@@ -173,11 +169,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network.
-
-    This is the backend's total for a network, or if the user asked for backends. For independent shapes, or if there is
-    no backend, it is the total of kernrec's recommendations.
-    """
+    """Return the name of the main total: the backend's for a network or on request, otherwise kernrec's."""
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
@@ -188,9 +180,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of a layer for each alternative to the recommended config, keyed by the name of the
-    total.
-    """
+    """Return latency and energy of each alternative to the recommended config, keyed by the name of the total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -207,15 +197,7 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals of the network, the best by the query's objective first.
-
-    Args:
-        layers: answers for the layers.
-        alternatives: for each layer, latency and energy of other configs, keyed by the name of the total.
-        backend: backend that has a total; empty for none.
-        exchange: all-reduces to add to each total; None for none.
-        query: query with the objective.
-    """
+    """Return the totals of the network, the best by the query's objective first."""
     names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]
@@ -235,10 +217,7 @@ def _totals(
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether layers with a baseline cover at least the fraction `COVERED` of the network's FLOPs.
-
-    FLOPs are counted instead of time, so that the result does not depend on the batch size.
-    """
+    """Return whether layers with a baseline have at least the fraction `COVERED` of all FLOPs."""
     operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
     return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
         count for count, _ in operations
@@ -266,13 +245,7 @@ def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query)
 
 
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
-    """Return notes that explain what the totals include.
-
-    Args:
-        answer: answer for the network; its `backend` is empty if baselines cover too little of the network.
-        backend: backend with which the network is compared.
-        kernrec_only: whether the user excluded backends.
-    """
+    """Return notes that explain what the totals include."""
     notes: list[str] = []
     layers, query, tp = answer.layers, answer.query, answer.workload.tp
     with_baseline = [(layer.name, layer.baseline) for layer in layers if layer.baseline is not None]

@@ -113,7 +113,6 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
     """Return the operating points of a sweep.
 
     Args:
-        gpu: the GPU.
         swept: whether power limits or clocks vary.
         power_limit_w: power limit of the first point, in watts; None for the GPU's default.
 
@@ -137,7 +136,6 @@ def sweep_network(
     point.
 
     Args:
-        recommender: the recommender.
         answer: answer for the network, at any operating point.
         swept: quantity to sweep.
         power_limit_w: power limit in watts of the first point, and of all points in a sweep over clocks; None for the

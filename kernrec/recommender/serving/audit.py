@@ -59,9 +59,7 @@ class AuditedFile:
 
     file: TunedFile
     shipped: str
-    """Path of the file that the engine ships, relative to the folder of this kind of file; empty if the engine has no
-    such file.
-    """
+    """Path of the file that the engine ships, relative to the folder of its kind; empty if there is none."""
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
@@ -162,13 +160,9 @@ class AuditRequest:
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton, which only SGLang needs; None for the installed release or, without one, the newest for which
-    SGLang has files.
-    """
+    """Release of Triton for SGLang; None for the installed or, without one, the newest with SGLang files."""
     release: str | None = None
-    """Release of the engine; None for the installed release or, if the engine is not installed, the newest that kernrec
-    knows.
-    """
+    """Release of the engine; None for the installed or, without one, the newest that kernrec knows."""
     device: str = ""
     """Name of the GPU as its driver reports it; empty for the name in the catalog."""
     lora_rank: int | None = None
@@ -176,9 +170,7 @@ class AuditRequest:
     compare: bool = True
     """Whether to compare configs for missing files. If it is false, files are only listed."""
     everything: bool = False
-    """Whether to also compare configs for files that the engine has, and for files whose kernel the engine does not
-    run.
-    """
+    """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -199,7 +191,6 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     """Audit a deployment: find its tuned files and compare configs for the missing ones.
 
     Args:
-        request: the model, the GPU, the engine and options.
         progress: callback that is called before each comparison.
 
     Raises:
@@ -278,9 +269,7 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with a comparison of configs for each number of tokens, or with the reason why none is
-    possible.
-    """
+    """Return the file with a comparison for each number of tokens, or with the reason why none is possible."""
     made: list[Comparison] = []
     try:
         for count in tokens:
@@ -304,7 +293,9 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         return []
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
-        notes.append("16-bit experts: a model of an A100, H20, H800 and L40 ranks the configs; no kernel was compiled")
+        notes.append(
+            "16-bit experts: a model trained on an A100, H20, H800 and L40 ranked the configs; no kernel was compiled"
+        )
     if any(kernel.startswith("a stand-in") for kernel in kernels):
         notes.append(
             f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
@@ -312,7 +303,7 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
     elif kernels:
         notes.append(f"its own kernels were analyzed: {', '.join(sorted(kernels))}")
     if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
-        notes.append("experts are taken to be chosen at random, each as likely")
+        notes.append("assumes that tokens choose experts uniformly at random")
     if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):
         notes.append("all times are predicted, none measured")
     return notes
@@ -339,11 +330,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the path at which to write a file, relative to the folder for new files.
-
-    Engines read some files only from their own package. Such files are written below `package/`, with their path in the
-    package.
-    """
+    """Return a file's path below the folder for new files. Files of the engine's package are below `package/`."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"

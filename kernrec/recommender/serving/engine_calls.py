@@ -55,9 +55,7 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the input. The second matmul has one row for each pair of a token and an expert that it
-        selects.
-        """
+        """Number of rows of the input: tokens or, in the second matmul, pairs of a token and a selected expert."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
@@ -79,8 +77,7 @@ def own_alone(file: TunedFile) -> bool:
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it
-    covers.
+    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it covers.
 
     Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
@@ -160,10 +157,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return the number of choices (pairs of a token and an expert) that read the same row of the input.
-
-    In the first matmul, all choices of a token read the same row.
-    """
+    """Return the number of choices (pairs of a token and an expert) that read the same row of the input."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -209,8 +203,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return the name of each parameter of a function, and whether it has a default value, without executing
-    the file.
+    """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
 
     Raises:
         UsageError: the file has no such function.
@@ -323,9 +316,7 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return functions that compute constants of the kernel from a config, keyed by parameter name. For example, on
-    Hopper a config determines whether the operands of fp8 matmuls are swapped.
-    """
+    """Return functions that compute constants of the kernel from a config, keyed by parameter name."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

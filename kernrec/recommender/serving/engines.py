@@ -90,9 +90,7 @@ class TunedFile:
     dtype: str | None = None
     """Quantization as stated in the file's name; None if the name does not state any."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU. Blocks and groups have the size that they have after the model was
-    divided among GPUs.
-    """
+    """Quantization of the weights on one GPU, with block and group sizes after the division among GPUs."""
     from_folder: bool = True
     """Whether the engine also reads the file from a folder that the user names, not only from its own package."""
     note: str = ""
@@ -115,10 +113,7 @@ class TunedFile:
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key that an entry for a number of tokens has in the file.
-
-        This is the number of tokens or, for state-space layers, the number of tokens times the number of heads.
-        """
+        """Return the key of an entry: the number of tokens, times the number of heads for state-space layers."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -133,11 +128,9 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
-    """Return how a deployment divides experts: the number of experts on one GPU, and the width of an expert on
-    one GPU.
+    """Return how a deployment divides experts: the number of experts on one GPU, and the width of an expert on one GPU.
 
-    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a
-    group.
+    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
 
     Raises:
         UsageError: the experts cannot be divided this way.
@@ -199,9 +192,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None if there is
-    none.
-    """
+    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -216,10 +207,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return how many elements along k share a scale on one GPU.
-
-    Engines halve the model's group size until it divides the depth of both matmuls.
-    """
+    """Return the group size along k on one GPU: the model's, halved until it divides the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -231,10 +219,7 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Restore the GPU's name in a file name to the engine's spelling.
-
-    This is necessary because `ExpertLayer` replaces underscores in the GPU's name with spaces.
-    """
+    """Restore the GPU's name, in which `ExpertLayer` replaced underscores with spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

@@ -43,13 +43,9 @@ SPACE: Array = np.array(
         )
     )
 )  # fmt: skip
-"""Configs of the search space from which the published near-best sets come, an array (C, 6) with columns in the order
-of `TUNABLES`.
-"""
+"""Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = 80
-"""Minimum compute capability that the ranking supports. From 8.0, Triton pipelines loads with asynchronous copies, as
-on all GPUs with recorded times.
-"""
+"""Minimum compute capability, times 10. From 8.0, Triton pipelines loads with asynchronous copies."""
 
 _LATENCY_S = 700e-9
 """Assumed latency of a load from DRAM, in seconds."""
@@ -62,9 +58,7 @@ _MOST_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class ExpertRanking:
-    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula with known
-    errors.
-    """
+    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula."""
 
     trees: CompactTrees
     level: float
@@ -81,9 +75,6 @@ class ExpertRanking:
         size of their weights.
 
         Args:
-            file: tuned file for experts with 16-bit weights.
-            tokens: number of tokens in a step.
-            gpu: GPU that runs the kernel.
             configs: configs in the order of `TUNABLES`, (C, 6).
 
         Returns:
@@ -99,22 +90,13 @@ class ExpertRanking:
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
-        """Return the ratio of a config's predicted time to the lowest predicted time of any config in the
-        search space.
-        """
+        """Return a config's predicted time divided by the lowest predicted time in the search space."""
         configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the configs of the search space with the highest scores, best first.
-
-        Args:
-            file: tuned file for experts with 16-bit weights.
-            tokens: number of tokens in a step.
-            gpu: GPU in whose shared memory the tiles must fit.
-            count: number of configs to return.
-        """
+        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first."""
         configs = SPACE[fits(SPACE, gpu)]
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
         return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
@@ -140,9 +122,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     """Return the formula's time and the trees' features for each config, for one matmul of experts.
 
     Args:
-        shape: sizes of the matmul.
         tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
-        gpu: GPU that runs the kernel.
         configs: configs in the order of `TUNABLES`, (C, 6).
 
     Returns:
@@ -203,12 +183,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
 
 @lru_cache(64)
 def _likely_counts(tokens: int, share: float) -> Array:
-    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,): a binomial distribution.
-
-    Args:
-        tokens: number of tokens in a step.
-        share: probability that a token chooses the expert.
-    """
+    """Return the binomial probabilities that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,)."""
     counts = np.arange(tokens)
     if share >= 1:
         return np.append(np.zeros(tokens), 1.0)
@@ -228,13 +203,7 @@ def shipped_ranking() -> ExpertRanking:
 
 
 def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
-    """Write a model's card, and its trees to a file next to the card.
-
-    Args:
-        path: path of the card.
-        trees: the trees.
-        about: content of the card.
-    """
+    """Write a model's card, and its trees to a file next to the card."""
     content = pack({}, {"trees": compressed(trees)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path.with_suffix(".trees"), content, shared=True)
@@ -259,8 +228,6 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) with columns in the order of `TUNABLES`. Default values replace missing
-    ones.
-    """
+    """Return configs as an array (C, 6) in the order of `TUNABLES`, with default values for missing ones."""
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

@@ -1,9 +1,6 @@
-"""Describe a launch of vLLM's kernel for state-space layers, which processes one token per sequence, with given
-configs.
-
-The arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and
-with states rounded to nearest.
-"""
+"""Describe a launch of vLLM's kernel for state-space layers, for one token per sequence, with given configs. The
+arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and with
+states rounded to nearest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +21,6 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
     cache.
 
     Args:
-        shape: sizes of the layers.
-        batch: number of sequences.
-        tiles: constants and compiler options of each config.
         path: file with the kernel's source.
         own: the kernel as `module:function`.
     """

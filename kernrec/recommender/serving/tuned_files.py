@@ -65,21 +65,16 @@ class Shipped:
     source: str
     """Text that describes where the names come from."""
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. A path of an SGLang file begins with a folder such as
-    `triton_3_6_0/`.
-    """
+    """Paths of the files, relative to the folder of each kind. SGLang paths begin with, say, `triton_3_6_0/`."""
     folder: Path | None = None
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
         """Return the shipped file that the engine reads, and whether it is for the requested release of Triton.
 
-        If SGLang has no file for this release of Triton, it reads the file for another release, preferably the
-        newest.
+        If SGLang has no file for this release of Triton, it reads the file for another release, preferably the newest.
 
         Args:
-            kind: kind of the file.
-            name: name of the file.
             triton: release of Triton, such as `3.6.0`.
 
         Returns:
@@ -102,9 +97,7 @@ class Shipped:
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the Triton release in a file's path as numbers that can be compared, or an empty tuple if it
-    states none.
-    """
+    """Return the Triton release in a file's path as comparable numbers, or an empty tuple if it states none."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
@@ -170,9 +163,7 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in place of the device. Return None if there is no
-    device.
-    """
+    """Return the device in a file name, and the name with `*` in place of the device, or None without a device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
@@ -227,13 +218,9 @@ class JudgedEntry:
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; empty if there is
-    neither.
-    """
+    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; or empty."""
     ratio: float | None = None
-    """Ratio of the entry's predicted time to the lowest predicted time of any config; None if times were not
-    predicted.
-    """
+    """Ratio of the entry's predicted time to the lowest of any config; None if times were not predicted."""
 
 
 @dataclass(frozen=True)
@@ -275,12 +262,7 @@ def is_tuned_file(place: str) -> bool:
 
 
 def judge_file(path: Path, gpu: GPU) -> JudgedFile:
-    """Judge for each entry of a tuned file whether it can run on a GPU and, if times can be predicted, how good
-    it is.
-
-    Args:
-        path: the file.
-        gpu: the GPU.
+    """Judge for each entry of a tuned file whether it can run on a GPU and, if times can be predicted, how good it is.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
@@ -304,10 +286,7 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
 
 
 def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
-    """Return the tuned file for 16-bit experts that a file name describes, and the name of a model with these sizes.
-
-    If the file is for another kind of layer, or no known model has these sizes, the file is None.
-    """
+    """Return the tuned file for 16-bit experts that a file name describes, or None, and a model with these sizes."""
     if not match["experts"] or match["dtype"] or match["block"]:
         return None, ""
     experts, width = int(match["experts"]), int(match["width"])

@@ -21,9 +21,7 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function. A program whose sequence length grows would otherwise write one
-file for every length.
-"""
+"""Default maximum number of call files per function. A growing sequence length would need a file per length."""
 
 
 class CallWriter:
@@ -97,11 +95,7 @@ def _digest(content: bytes) -> str:
 
 
 def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
-    """Return a hash that identifies a launch.
-
-    The hash ignores the values of float arguments that are not `tl.constexpr`, because they affect neither the compiled
-    code nor the addresses that the kernel accesses.
-    """
+    """Return a hash of a launch that ignores runtime float arguments, which affect neither code nor addresses."""
     arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
     digests = {name: _digest(content) for name, content in contents.items()}
     return _digest(json.dumps([record.target, arguments, record.configs, digests], sort_keys=True).encode())
@@ -111,7 +105,6 @@ def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str
     """Return the text of a call file.
 
     Args:
-        record: The launch.
         files: Name of the .npy file with the contents of each array, keyed by parameter.
         about: Text of the comment at the top.
     """
@@ -139,7 +132,6 @@ def _with_file(name: str, value: Any, files: Mapping[str, str]) -> Any:
 
 
 def _value(value: Any) -> str:
-    """Format a value as TOML, on one line."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -33,9 +33,7 @@ class Captured:
         self.simulated = simulated
         """GPU that kernrec simulates for the program, or None if there is a real GPU."""
         self.refused: dict[str, str] = {}
-        """Reason why a launch of a function cannot be written as a call file, keyed by function. Only the first reason
-        per function is stored.
-        """
+        """First reason why a launch of a function cannot be written as a call file, keyed by function."""
         self._inside = False
 
     @property
@@ -60,9 +58,7 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Record a launch, and run it if there is a GPU. Launches that start while another launch is being recorded or
-        run (an autotuner launches its `@triton.jit` function) run without being recorded.
-        """
+        """Record a launch, and run it if there is a GPU. Launches inside another launch are not recorded."""
         if self._inside:
             return run()
         self._inside = True
@@ -140,10 +136,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile a function without launching it.
-
-    Store the function on the compiled kernel, because the program may launch the compiled kernel later.
-    """
+    """Compile a function, and store it on the compiled kernel, because the program may launch the kernel later."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -171,10 +164,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record launches of functions that `warmup` compiled: `compiled[grid](*args)`.
-
-    The record contains the constants that the program passed to `warmup`.
-    """
+    """Record launches of functions that `warmup` compiled (`compiled[grid](*args)`), with their constants."""
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:

@@ -22,9 +22,7 @@ from kernrec.profile.triton_call_file import extent_of, row_major
 WIDEST_INDICES = 64 << 20
 """Maximum bytes of an integer array whose values are written. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Types of arrays that may hold indices, whose values determine which addresses a kernel reads. 8-bit integers are
-weights.
-"""
+"""Types of arrays that may hold indices, on which addresses depend. 8-bit integers are weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
 """torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
@@ -54,10 +52,7 @@ class LaunchRecord:
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None otherwise.
-
-        Files in this cache may be deleted, so a capture has to copy them.
-        """
+        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None otherwise."""
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -69,7 +64,6 @@ def record_of(
 
     Args:
         function: `@triton.jit` function with all its decorators.
-        args: Positional arguments.
         keywords: Arguments, constants and options by name.
         grid: Extents, or a function of all arguments and constants.
         configs: Configs of the autotuner after pruning, or None if the function is not autotuned.
@@ -113,13 +107,7 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block shape of each tensor descriptor whose block shape the configs' `pre_hook` sets.
-
-    Each extent is a number if it is equal in all configs. Otherwise it is the name of the constant with this value.
-
-    Raises:
-        NoCallError: An extent differs between configs, and no constant has its values.
-    """
+    """Return the block shapes that the configs' `pre_hook` sets. Varying extents are replaced by constant names."""
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
     if not hooked or not descriptors:
@@ -136,7 +124,6 @@ def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[s
 
 
 def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> Any:
-    """Return the extent if it is equal in all configs, or else the name of the constant with these values."""
     if len(set(extents)) == 1:
         return extents[0]
     for constant_name in configs[0].kwargs:
@@ -166,11 +153,7 @@ def target_of(jit: Any) -> str:
 
 
 def _importable(module: str, file: Path) -> bool:
-    """Return whether the module is installed, so that a process in any folder can import it by name.
-
-    Return False if the module is next to the program or in the current folder, or if its import name differs from its
-    file's. Call files then refer to the module by path.
-    """
+    """Return whether a process in any folder can import the module by name, so that call files need no path."""
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return importlib.machinery.PathFinder.find_spec(module.partition(".")[0]) is not None
     here = {Path.cwd(), Path(sys.path[0] or ".").resolve()}
@@ -236,7 +219,6 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
 
 
 def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Convert a tensor descriptor to a table that describes its array, and the block that each copy moves."""
     table = _tensor(record, name, value.base)
     table |= {"shape": [int(n) for n in value.shape], "strides": [int(n) for n in value.strides]}
     table["block"] = [int(n) for n in value.block_shape]
@@ -269,7 +251,7 @@ def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _strides(value: Any) -> list[int] | None:
-    """Return the strides of a tensor or array in elements. NumPy's strides are in bytes, so they are converted."""
+    """Return the strides of a tensor or array in elements. NumPy's strides are in bytes."""
     stride = getattr(value, "stride", None)
     if callable(stride):
         return [int(n) for n in stride()]
@@ -313,7 +295,6 @@ def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str,
 
 
 def _array(value: Any, count: int) -> np.ndarray | None:
-    """Return the memory of a tensor as a flat array, or None if the tensor has no memory."""
     if isinstance(value, np.ndarray):
         return np.lib.stride_tricks.as_strided(value, (count,), (value.itemsize,)).copy()
     torch = sys.modules.get("torch")

@@ -45,11 +45,8 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Maximum size in bytes of the machine code for which the recorded convolutions read only data from L2.
-
-In 1,320 configs, the median number of sectors read is 1.00 to 1.04 times the distinct sectors of a block if up to 52
-KiB of code are executed, and 1.5 times at 60 to 80 KiB.
-"""
+"""Maximum size in bytes of machine code for which L2 sectors are compared: up to 52 KiB, 1,320 convolutions read 1.00
+to 1.04 times a block's distinct sectors; from 60 KiB on, 1.5 times."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +164,7 @@ def run(
 
 
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
-    """Print the table of a kernel, and return whether an error misses its aim.
-
-    Args:
-        kernel: Name of the kernel.
-        compared: Counted over recorded value of each counter, for each config.
-    """
+    """Print the table of a kernel, and return whether an error misses its aim."""
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for name, counter in COUNTERS.items():
         ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])
@@ -189,7 +181,6 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    """Return counted / recorded value of each counter, for one config. Counters that recorded 0 are missing."""
     counts, ratios = _counted(KERNELS[name], source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
@@ -201,7 +192,6 @@ def _compared(name: str, source: str, row: Row) -> dict[str, float]:
 
 
 def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
-    """Return the emulated counts of a whole launch, by metric."""
     config, gpu = {name: int(row[name]) for name in kernel.tunables.split()}, find_gpu(_GPU)
     compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
     module = parse(compiled.ptx)
@@ -231,7 +221,6 @@ def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
 
 
 def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
-    """Return the predicted number of sectors that a launch moves between L2 and DRAM."""
     gpu, footprints = find_gpu(_GPU), []
     for written, direction in ((False, "read"), (True, "write")):
         for name, array in launch.buffers.items():

@@ -47,7 +47,6 @@ def run(data: Data = DATA, problems: int = 405) -> int:
 
 
 def _random(count: int) -> Iterator[tuple[Problem, GPU]]:
-    """Yield random problems, each with a GPU that supports the data type and has enough memory."""
     draw = random.Random(49)
     while count:
         op, gpu = draw.choice(all_ops()), draw.choice(all_gpus())

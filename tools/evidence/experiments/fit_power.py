@@ -39,11 +39,8 @@ Coefficients = dict[str, Any]
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Return the coefficients to fit, as (paths, start value, spread).
-
-    The paths are the keys in `power.toml` that share the coefficient. The spread is the standard deviation of the
-    coefficient's logarithm around that of the start value.
-    """
+    """Return the coefficients to fit, as (paths in `power.toml` that share it, start value, standard deviation of its
+    logarithm around the start value's)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
@@ -111,13 +108,8 @@ class Predictor:
     def changed(
         self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
     ) -> np.ndarray:
-        """Return a copy of `watts` with new predictions for GPUs of some architectures.
-
-        Args:
-            watts: Power of each load, (N,).
-            coefficients: Coefficients to predict with.
-            architectures: Architectures, such as `sm_80`, or None for all.
-        """
+        """Return a copy of `watts` with new predictions for GPUs of some architectures, such as `sm_80` (None for
+        all)."""
         watts = watts.copy()
         for batch in self._batches:
             if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
@@ -167,7 +159,6 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        """Compute the Jacobian by finite differences. Only GPUs that a coefficient applies to are predicted again."""
         watts = predict(with_values(base, np.exp(logarithms)))
         before, rows = errors(watts), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):

@@ -25,11 +25,8 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
-"""Maximum errors.
-
-In order, they apply to the median over a recording, the median over the matmuls of a serving backend, the median over
-library GEMMs, the power or throughput under limits, and the power limit with the lowest energy (in watts).
-"""
+"""Maximum median errors of a recording, of a backend's matmuls and of library GEMMs, maximum error of power or
+throughput under limits, and maximum error in watts of the power limit with the lowest energy."""
 LOADS = {
     "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
@@ -65,10 +62,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
 
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
-    """Return cases with the recorded and predicted power in watts at the recorded clocks.
-
-    Each GPU is predicted with coefficients that were fitted without this GPU, if there are any.
-    """
+    """Return the recorded and predicted power in watts, with coefficients that were fitted without each GPU, if any."""
     names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):
@@ -79,10 +73,7 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 
 def kernel_of(load: Load) -> str:
-    """Return the name of the kernel that a load ran, or an empty text if the clock was derived from the load's time.
-
-    Different kinds of arithmetic count as different kernels.
-    """
+    """Return the name of a load's kernel (one per kind of arithmetic), or empty if its clock comes from its time."""
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:
@@ -135,10 +126,7 @@ def _gemms(data: Path, loads: Sequence[Load], quick: bool) -> float:
 
 
 def _sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix: str) -> None:
-    """Print the errors of energy and of the clock with the lowest energy, for sweeps over at least four clocks.
-
-    The energy is the predicted power times the recorded time.
-    """
+    """Print the errors of energy (at the recorded time) and of the clock with the lowest energy, for clock sweeps."""
     sweeps: dict[tuple[str, str, float | None], list[Load]] = defaultdict(list)
     for load in loads:
         if load.latency_s and load.clock_hz and not load.doubt and "GEMM" not in load.recording:
@@ -165,10 +153,7 @@ def _sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix
 
 def _limits(data: Path) -> tuple[float, float]:
     """Print predictions for a TF32 matmul on an RTX 3090 under power limits, from its core cycles and DRAM traffic.
-
-    Returns:
-        The largest error of the power, and the error of the power limit with the lowest energy, in watts.
-    """
+    Return the largest error of the power, and the error of the power limit with the lowest energy, in watts."""
     model = PowerModel.for_gpu(find_gpu("rtx3090"))
     core_j, dram_j = model.dynamic(recordings.tf32_counts(8192.0**3))
     core_s = recordings.TF32_CYCLES / model.boost_hz

@@ -96,16 +96,8 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 
 
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
-    """Predict the problems of one GPU with a model of another GPU's problems.
-
-    Args:
-        source: Problems of the GPU that the model is trained on.
-        target: Problems of the GPU to predict.
-
-    Returns:
-        The target's problems with contenders, and the mean regret of the model's top recommendations on held-out
-        problems of the source GPU and on the target GPU.
-    """
+    """Predict a GPU's problems with a model of another GPU. Return its problems with contenders, and the mean regret of
+    the top recommendations on held-out problems of the source and on the target."""
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
     held_out = np.log(data.analytical["latency"]) + head.out_of_fold
@@ -145,11 +137,8 @@ def _first_regret(groups: Sequence[RowGroup], predicted: Array) -> float:
 
 def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
     """Return the stated error of held-out predictions for each distance in `GAPS`, without the error that all configs
-    of a problem share.
-
-    Errors have long tails. Therefore, the stated error is the standard deviation of the Student's t distribution that
-    has the same median.
-    """
+    of a problem share. Errors have long tails. Therefore, the stated error is the standard deviation of the Student's t
+    distribution that has the same median."""
     gaps, residuals, start = [], [], 0
     for group in groups:
         logs, own = predicted[start : start + len(group)], np.log(group.latency_s)
@@ -165,10 +154,8 @@ def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
 
 
 def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
-    """Return efficiency, true regret and stated regret (both in %) after each budget.
-
-    If `evenly`, the measurements are spread evenly over the problems.
-    """
+    """Return efficiency, true regret and stated regret (both in %) after each budget. If `evenly`, the measurements are
+    spread evenly over the problems."""
     draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
     policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
     for budget in BUDGETS:

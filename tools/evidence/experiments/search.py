@@ -31,10 +31,8 @@ from kernrec.model.search.genetic_search import GeneticSearch
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02
-"""Number of timed launches of a measurement, and maximum noise.
-
-The maximum is needed because some recorders stored only the range of times, which a single slow launch widens.
-"""
+"""Number of timed launches of a measurement, and maximum noise. The maximum is needed because some recorders stored
+only the range of times, which a single slow launch widens."""
 Trace = list[tuple[int, bool]]
 """(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
 Searches = dict[str, Callable[[int], Trace]]
@@ -96,10 +94,7 @@ def warm(space: Space, predicted: Array) -> Searches:
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
-    """Return a recorded space, and the predicted time of each of its configs.
-
-    The analytical model predicts the configs of the sample. The other predictions are extrapolated from these.
-    """
+    """Return a recorded space and the predicted times of its configs, extrapolated outside the sample."""
     names = [tunable.name for tunable in sample.table.kernel.tunables]
     columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
@@ -148,14 +143,7 @@ def _shuffled(count: int, seed: int) -> Trace:
 def guided(
     space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
 ) -> Trace:
-    """Return the trace of a search by expected improvement.
-
-    Args:
-        space: Recorded space.
-        predicted: Predicted cost of each config, (C,), or None.
-        seed: Seed of the search.
-        measured: Function that simulates a measurement of a config.
-    """
+    """Return the trace of a search by expected improvement. `measured` simulates a measurement of a config."""
     draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
     seen: list[int] = []
     values: list[float] = []

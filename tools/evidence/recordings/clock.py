@@ -46,8 +46,7 @@ class ClockRecording:
     @property
     def step(self) -> Array:
         """Time of the first launches (except the very first) of each measurement over the time of its last launches,
-        (N,).
-        """
+        (N,)."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
@@ -73,13 +72,8 @@ def raised(recording: ClockRecording) -> Array:
 
 
 def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tuple[str, int]]]:
-    """Return the keys (`config_key`) of the configs in a file that may have run at a raised clock.
-
-    Args:
-        path: Path of a T4 file.
-        names: Lower-case names of the tunables in a key. If empty, keys contain all tunables of the file, including
-            constant ones.
-    """
+    """Return the keys (`config_key`) of the configs in a T4 file that may have run at a raised clock, with the
+    lower-case `names` of tunables or, if empty, all tunables of the file."""
     recording = read(path)
     configs = zip(recording.configs, raised(recording).tolist(), strict=True)
     return {config_key(config, names) for config, is_raised in configs if is_raised}

@@ -24,12 +24,8 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Logarithm of the factor within which 90 % of the times in other layouts are of the time in layout nt.
-
-For matmuls that Inductor recorded in several layouts, the logarithm is 0.11 on the A100 and 0.07 on the H100. The
-medians of the differences are 2.0 % and 1.3 %. f16 runs as fast as bf16, because tensor cores have the same rate for
-both.
-"""
+"""Logarithm of the factor within which 90 % of the times in other layouts are of the time in layout nt (0.11 on the
+A100 and 0.07 on the H100). f16 runs as fast as bf16, because tensor cores have the same rate for both."""
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
 """Suffix of a backend's name if activations are scaled with static scales."""
@@ -42,11 +38,8 @@ _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
 }  # fmt: skip
-"""Multiples that sizes must have for backends to accept a matmul, by data type and dimension.
-
-Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16 bytes, and vLLM's CUTLASS kernel has a limit for nvfp4.
-The other numbers are the smallest recorded multiples.
-"""
+"""Multiples that sizes must have, by data type and dimension: rows of 16 bytes for scaled 8-bit matmuls, a limit of
+vLLM's CUTLASS kernel for nvfp4, else the smallest recorded multiples."""
 _ANY_SIZE = {"f8block": ("vLLM",)}
 """Backends, by data type, that were also recorded with other sizes. vLLM uses another kernel for these."""
 _EAGER = {"f8block": ("vLLM",)}
@@ -58,10 +51,7 @@ _WHOLE = (
 )
 _KIND = ("system", "framework", "dtype", "version")
 _VERSIONS = 0.05
-"""Minimum median difference between the times of an older and the newest version for keeping the older version.
-
-An older version with recorded power is always kept.
-"""
+"""Minimum median difference in time for keeping an older version that has no recorded power."""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
@@ -105,7 +95,6 @@ def _serving(data: Path) -> dict[str, Array]:
 
 
 def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
-    """Return the rows of one data type, of all GPUs and backends."""
     whole = _WHOLE if dtype == "bf16" else ()
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
@@ -165,10 +154,7 @@ def _of_whole(data: Path, file: str) -> dict[str, Array]:
 
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
-    """Return whether two versions of a backend differ in time by more than `_VERSIONS`.
-
-    The difference is the median over the problems that both versions contain.
-    """
+    """Return whether two versions of a backend differ by more than `_VERSIONS` in their common problems' median."""
     seconds = [
         dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
         for each in (old, new)

@@ -22,33 +22,21 @@ from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
 TF32_CYCLES = 0.279605 * 210e6
-"""Core cycles of the recorded TF32 matmul on the RTX 3090.
-
-They were computed from the matmul's time under the limit of 100 W, where the GPU runs at its lowest clock.
-"""
+"""Core cycles of the recorded TF32 matmul on the RTX 3090. They were computed from the matmul's time under the limit of
+100 W, where the GPU runs at its lowest clock."""
 TF32_DRAM_BYTES = 41e9
-"""DRAM traffic of the recorded TF32 matmul in bytes.
-
-The matmul takes equally long under limits of 300 and 450 W, so DRAM must be the bottleneck, at 0.9 of 936 GB/s.
-"""
+"""DRAM traffic of the recorded TF32 matmul in bytes. The matmul takes equally long under limits of 300 and 450 W, so
+DRAM must be the bottleneck, at 0.9 of 936 GB/s."""
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
-"""Values of m for which the recorded power of H200 GEMMs is wrong.
-
-The power is about half of the power for `m - 1` and `m + 1`, at equal throughput.
-"""
+"""Values of m for which the recorded power of H200 GEMMs is wrong. The power is about half of the power for `m - 1` and
+`m + 1`, at equal throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants.
-
-With this assumption, one set of coefficients fits the A100's streams, BabelStream and loop of constants with an error
-of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM (RTX A4000, A40), FMAs of streamed data take 1.9 times as much
-energy, and FMAs that read three operands run at 0.63 of the peak rate.
-"""
+"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants. So one set of coefficients fits the
+A100's recordings with an error of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM, they take 1.9 times as
+much."""
 SHORT_S = 1e-4
-"""Time in seconds below which the recorded power of matmuls with m > 256 is wrong.
-
-From k = 1024 to 16384, the throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690
-W.
-"""
+"""Time in seconds below which the recorded power of matmuls with m > 256 is wrong. From k = 1024 to 16384, the
+throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690 W."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +111,7 @@ def vector_add(data: Path) -> Iterator[Load]:
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
-    """Yield BabelStream on an A100 at locked clocks and power limits.
-
-    The highest limit of 300 W identifies the 80 GB PCIe model.
-    """
+    """Yield BabelStream on an A100 80 GB PCIe (by its limit of 300 W) at locked clocks and power limits."""
     for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
         if row["benchmark"] == "babelstream":
             power_w = row["energy_wh"] * 3600 / row["time_s"]
@@ -137,10 +122,7 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
 
 
 def microbenchmarks(data: Path) -> Iterator[Load]:
-    """Yield mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks.
-
-    The event rates follow from the activity of pipes that DCGM measured.
-    """
+    """Yield mixbench and shmembench on a Quadro RTX 8000 at ten clocks, with pipe activity from DCGM."""
     gpu = find_gpu("quadro-rtx-8000")
     width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
     for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
@@ -162,11 +144,8 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """Yield 20 kernels of benchmark suites on a Quadro RTX 8000.
-
-    DCGM measured FMA, f64 and DRAM activity. The rates of other events follow from their ratio to arithmetic
-    instructions in the PTX, limited by the issue rate of an SM.
-    """
+    """Yield 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM measured FMA, f64 and DRAM activity. Other rates
+    follow from the PTX and are limited by the SM's issue rate."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
@@ -204,14 +183,8 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """Return the event rates of a library's bf16 matmul with 128 x 256 tiles, in which each warpgroup computes 64 rows.
-
-    Args:
-        shape: Sizes (m, n, k).
-        seconds: Time of the matmul.
-        sharing: Number of blocks that share one read of a tile from L2, as in Hopper's thread block clusters.
-        reads: How often each tensor passes between L2 and DRAM.
-    """
+    """Return the event rates of a library's bf16 matmul with 128 x 256 tiles and 64 rows per warpgroup. `sharing`
+    blocks share one read of a tile from L2. Each tensor passes between L2 and DRAM `reads` times."""
     m, n, k = shape
     rows_done = -(-m // 64) * 64
     tile_m = min(128, rows_done)
@@ -233,12 +206,8 @@ def misread(m: Any, latency_s: Any) -> np.ndarray:
 
 
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
-    """Yield bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
-
-    Args:
-        data: Shared data folder.
-        wrong: Whether to return the rows with wrong power instead of the other rows.
-    """
+    """Yield a serving backend's bf16 matmuls on an H200, at the highest clock unless the limit is reached. If `wrong`,
+    yield the rows with wrong power instead."""
     rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
     doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
     for row, is_wrong in zip(rows, doubted.tolist(), strict=True):
@@ -251,11 +220,8 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
-    """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits.
-
-    The clock was not recorded. At 100 W, the GPU runs at its lowest clock. At 200 W, the clock follows from the time.
-    At higher limits, DRAM is the bottleneck, so the clock is unknown and set to 0.
-    """
+    """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits. The clock is the lowest at 100 W,
+    follows from the time at 200 W, and is unknown (0) above, where DRAM is the bottleneck."""
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
@@ -266,13 +232,8 @@ def tf32_limits(data: Path) -> Iterator[Load]:
 
 
 def tf32_counts(products: float) -> dict[str, float]:
-    """Return the event counts of the recorded TF32 matmul.
-
-    Its tiles are 64 x 64 x 32, the part of a warp is 32 x 32, and the instructions are 16 x 8 x 8.
-
-    Args:
-        products: Number of multiplications.
-    """
+    """Return the event counts of the recorded TF32 matmul with `products` multiplications. Its tiles are 64 x 64 x 32,
+    the part of a warp is 32 x 32, and the instructions are 16 x 8 x 8."""
     return {
         "mma.tf32": 2 * products,
         "issue.mma": products / 1024,

@@ -28,16 +28,11 @@ AGREES = 0.1
 MISREAD = 0.15
 """Drop of the logarithm of the power, compared with a neighbor of equal time, above which a reading counts as wrong."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""Thresholds for doubting all powers of a backend.
-
-They are the minimum median drop of the logarithm of the power compared with another backend, the maximum logarithmic
-difference between the compared times, and the minimum number of compared shapes.
-"""
+"""Thresholds for doubting all powers of a backend: minimum median drop of the logarithm of power compared with another
+backend, maximum logarithmic difference of the times, minimum number of shapes."""
 SLOW = ("b200_sxm", "TRTLLM", "fp8")
-"""(System, framework, data type) whose matmuls stay below `REACHED` of the rate.
-
-On the same GPU, SGLang takes two thirds of their time, including a conversion.
-"""
+"""(System, framework, data type) whose matmuls stay below `REACHED` of the rate. On the same GPU, SGLang takes two
+thirds of their time, including a conversion."""
 HELD = 0.95
 """Fraction of the power limit above which the limit is assumed to slow down a load."""
 SHORTEST_S = 3e-5
@@ -47,26 +42,15 @@ CHOSEN = 150
 LARGE = 2e11
 """Minimum number of multiplications of a matmul that fills a GPU."""
 SUSTAINED_S = 0.2
-"""Time in seconds of a run during which the power limit slows down almost all launches.
-
-On an H200, the matmuls of two backends are a tenth slower in runs of 0.2 s than in runs of 20 ms. Longer runs are not
-slower.
-"""
+"""Time in seconds of a run during which the power limit slows down almost all launches. On an H200, the matmuls of two
+backends are a tenth slower in runs of 0.2 s than in runs of 20 ms. Longer runs are not slower."""
 LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
-"""Number of launches in one run of aiconfigurator's collectors, for backends that multiply random numbers.
-
-The numbers hold without power measurement; with it, a run takes a second. A run consists of 12 rounds: two times three
-rounds to warm up, and six timed rounds. In each round, TRTLLM launches one matmul, whose weights exceed L2, and SGLang
-launches six. vLLM is missing, because its layers keep uninitialized weights in bf16 and fp8
-(`collector/vllm/collect_gemm.py`). On an A100, its matmuls run like matmuls of zeros, at 0.95 of the peak rate, while
-other backends reach 0.85.
-"""
+"""Number of launches in one run of aiconfigurator's collectors without power measurement, for backends that multiply
+random numbers: 12 rounds with one matmul (TRTLLM) or six (SGLang). vLLM is missing, because its layers keep
+uninitialized weights in bf16 and fp8 (`collector/vllm/collect_gemm.py`)."""
 RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
-"""Data type that a backend's collector actually multiplies; SGLang's bfloat16 is f16.
-
-SGLang's fp8 matmuls are missing, because they include a conversion. TensorRT-LLM's int8 matmuls (`sq`) are missing,
-because they are timed in a single launch.
-"""
+"""Data type that a backend's collector actually multiplies. SGLang's fp8 matmuls include a conversion, and
+TensorRT-LLM's int8 matmuls are timed in a single launch, so both are missing."""
 
 _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
@@ -75,18 +59,14 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""(Event, bytes per input element, events per operation) of each data type. fp4 counts as half of fp8.
-
-fp8_block is missing, because it is not known how many instructions scale its partial sums.
-"""
+"""(Event, bytes per input element, events per operation) of each data type. fp4 counts as half of fp8. fp8_block is
+missing, because it is not known how many instructions scale its partial sums."""
 _HELD = (
     ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
     ("gb200", "bfloat16"), ("gb200", "fp8"), ("l40s", "bfloat16"), ("l40s", "fp8"), ("l40s", "sq"),
 )  # fmt: skip
-"""(System, data type) pairs whose large matmuls run at the power limit, so that the power equals the limit.
-
-An L40S reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8.
-"""
+"""(System, data type) pairs whose large matmuls run at the power limit, so that the power equals the limit. An L40S
+reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +114,8 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Compare each power with the powers of its neighbors: the next smaller and larger m with the same n and k.
-
-    Only neighbors that take about the same time are compared.
-
-    Returns:
-        The weight of each power in a fit, and whether the power is wrong, (N,) each.
-    """
+    """Return the weight of each power in a fit, and whether it is wrong, (N,) each, by comparison with the next smaller
+    and larger m with the same n and k, if they take about the same time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
@@ -154,11 +129,9 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype).
-
-    The power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than
-    the other backend's by more than `BELOW`.
-    """
+    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype). The
+    power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than the
+    other backend's by more than `BELOW`."""
     doubtful = {}
     for these in sets:
         own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
@@ -180,10 +153,8 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 
 def serving_products(data: Path) -> Iterator[Load]:
-    """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type.
-
-    They are assumed to run at the highest clock, or else at the power limit.
-    """
+    """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type. They are assumed to run at
+    the highest clock, or else at the power limit."""
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
@@ -207,11 +178,8 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Yield large matmuls that run at the power limit, one for each GPU and data type.
-
-    Their clock is computed from the assumption that the fastest tenth of the fastest backend's matmuls reaches
-    `REACHED` of the tensor cores' rate.
-    """
+    """Yield large matmuls that run at the power limit, one for each GPU and data type. Their clock is computed from the
+    assumption that the fastest tenth of the fastest backend's matmuls reaches `REACHED` of the tensor cores' rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
@@ -236,10 +204,8 @@ def held_products(data: Path) -> Iterator[Load]:
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
-    """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit.
-
-    The clock is computed as in `held_products`. The power is assumed to equal the limit.
-    """
+    """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit. The clock
+    is computed as in `held_products`. The power is assumed to equal the limit."""
     for these in products(data):
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:

@@ -60,11 +60,8 @@ def recording_of(
     name: str, op: str, case: str, columns: Mapping[str, Array], layouts: tuple[str, ...], alike: tuple[str, ...],
     alike_width: float, timing: Timing, grid: tuple[str, ...], recorded: str,
 ) -> Recording:  # fmt: skip
-    """Create a recording of a set from columns that `fastest` returned.
-
-    Backends, versions, data types and kinds are taken from the columns. The other arguments are fields of
-    `RecordedSet`.
-    """
+    """Create a recording of a set from columns that `fastest` returned. Backends, versions, data types and kinds are
+    taken from the columns. The other arguments are fields of `RecordedSet`."""
     versions: dict[str, dict[str, str | None]] = {}
     for backend, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
         rows = (columns["stack"] == backend) & (columns["gpu"] == gpu)

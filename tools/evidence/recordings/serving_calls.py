@@ -94,7 +94,6 @@ def _tokens(folder: Path) -> dict[str, Array]:
 
 
 def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:
-    """Return the columns of a file that contains one GPU and backend, in bf16."""
     other = {"system": f"'{system}' AS system", "framework": f"'{framework}' AS framework", "power_w": "power"}
     sizes = tuple("0 AS kv_dtype" if size.endswith("AS kv_dtype") else size for size in sizes)
     if "a100" in path.name:
@@ -114,11 +113,7 @@ _EXPERT_SIZES = (
 
 
 def _experts(data: Path) -> list[Recording]:
-    """Return the recorded set of mixtures of experts.
-
-    TensorRT-LLM's recordings show that the networks of the Nemotron family are not gated. These networks count as not
-    gated for all backends.
-    """
+    """Return the recorded mixtures of experts. Nemotron networks count as not gated, as TensorRT-LLM's rows show."""
     columns = fastest(data / "library" / "serving_moe.parquet", _EXPERT_SIZES)
     recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"
     columns["latency_s"] = np.asarray(columns["latency_s"], dtype=float)

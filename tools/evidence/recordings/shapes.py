@@ -69,10 +69,7 @@ def _gemm(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield matmuls with the time of cuBLAS.
-
-    If `fastest`, yield the lower of the times of cuBLAS and of Triton's template.
-    """
+    """Yield matmuls with the time of cuBLAS or, if `fastest`, the lower of cuBLAS's and Triton's times."""
     path, problem = (
         data / "triton" / f"{file}.parquet",
         ("m", "n", "k", *(f"{s}_stride_{i}" for s in "ab" for i in "01")),
@@ -88,10 +85,8 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield matmuls on an RTX 5090 with the time of cuBLAS.
-
-    If `fastest`, yield the lowest of the times of cuBLAS, Inductor and hand-written kernels.
-    """
+    """Yield matmuls with the time of cuBLAS or, if `fastest`, the lowest of cuBLAS, Inductor and hand-written
+    kernels."""
     for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
         dims = {name: int(row[name]) for name in "mnk"}
         reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))
@@ -108,7 +103,6 @@ def _tuned(file: str, op: str, dtype: str, dims: str, columns: str, data: Path, 
 
 
 def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield causal attention over prompts without a sliding window."""
     windows = " AND window_size = 0" if "h200" in file else ""
     columns = {
         "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads", "queries": "isl",
@@ -131,10 +125,7 @@ def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _charts(table: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield attention with times from the charts in FlashAttention-3's paper (`attention_charts.toml`).
-
-    Each problem has 16,384 tokens in all, and a hidden size of 2,048.
-    """
+    """Yield attention from FlashAttention-3's charts: 16,384 tokens in all, and a hidden size of 2,048."""
     text = Path(__file__).with_name("attention_charts.toml").read_text(encoding="utf-8")
     for name, rates in tomllib.loads(text)[table].items():
         head_dim, causal = int(name.partition("-")[0]), int(name.endswith("-causal"))

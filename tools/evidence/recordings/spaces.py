@@ -61,14 +61,8 @@ class Space:
 
 
 def read_space(path: Path, times: str = "latency_s") -> Space:
-    """Read the configs of a file that ran successfully.
-
-    For JSON files, the column `log_deviation` is the standard deviation of the logarithm of the time of a launch.
-
-    Args:
-        path: Path of a Parquet file, or of a JSON file of Kernel Tuner (T4 or cache).
-        times: Name of the column with the times, for a Parquet file.
-    """
+    """Read the configs that ran successfully from a Parquet file or a JSON file of Kernel Tuner (T4 or cache). For
+    JSON, `log_deviation` is the standard deviation of the logarithm of the time of a launch."""
     if path.suffix == ".parquet":
         table = parquet_columns(present(path))
         outcome = table.get("outcome", np.full(len(table[times]), "ok"))
@@ -177,14 +171,7 @@ class Rows:
 
 
 def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
-    """Read the rows of a recording that ran successfully.
-
-    Args:
-        recording: Recording to read.
-        kernel: Kernel with the spec's tunables. If the file does not have a tunable, the first value in the spec is
-            used.
-        folder: Folder `spaces` of the recordings.
-    """
+    """Read the rows of a recording that ran successfully. Tunables that the file lacks have the spec's first value."""
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():
         space = space.take(np.flatnonzero(space.tunables[name] == value))

@@ -44,10 +44,8 @@ class Spread:
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
     """Logarithms of another time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's time) pairs.
-
-    The key consists of the key of `again`, the variant, `n` and `k`.
-    """
+    """(`m`, logarithm of a later version's time over the row's time) pairs. The key consists of the key of `again`, the
+    variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
         """Add another time of a row's problem that the same version took."""
@@ -59,27 +57,16 @@ class Spread:
         line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
 
     def remove_drift(self) -> None:
-        """Convert the times of later versions to factors without differences between versions.
-
-        The logarithm of a factor is the difference between two neighbors along `m`.
-        """
+        """Convert the times of later versions to factors without differences between versions. The logarithm of a
+        factor is the difference between two neighbors along `m`."""
         for key, line in self.later.items():
             ratios = np.array([ratio for _, ratio in sorted(line)])
             group: Any = key[:4]
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
     def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return the logarithms of factors for a GPU, backend and data type.
-
-        They come from the narrowest group of recordings that has enough factors. The array is empty if there is none.
-
-        Args:
-            source: Source of the rows.
-            backend: Backend of the rows.
-            dtype: Data type of the rows.
-            gpu: GPU of the rows.
-            but: GPU whose recordings are held out.
-        """
+        """Return the logarithms of factors for a GPU, backend and data type from the narrowest group of recordings that
+        has enough, or an empty array. Recordings of the GPU `but` are held out."""
         wanted = source, backend, dtype, gpu
         for same in (4, 3, 2, 1):
             groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
@@ -93,23 +80,13 @@ def _key(row: Row) -> tuple[str, str, str, str]:
 
 
 def interval(factors: Array) -> tuple[float, float]:
-    """Return the factors at the two ends of a 90 % interval.
-
-    Args:
-        factors: Logarithms of factors, (N,).
-    """
+    """Return the factors at the two ends of a 90 % interval, from logarithms of factors, (N,)."""
     low, high = np.quantile(factors, (0.05, 0.95)) if len(factors) else (0.0, 0.0)
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
 
 def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
-    """Return logarithms of factors between neighboring problems: the ratios of their times relative to their work.
-
-    Args:
-        rows: Rows of one GPU and backend.
-        dims: Names of the dimensions.
-        work_s: Function that returns the minimum time of a row's problem in seconds.
-    """
+    """Return logarithms of factors between neighboring problems of one GPU and backend, relative to their work."""
     from scipy.spatial import cKDTree
 
     alike: dict[tuple[str, str], list[Row]] = {}
@@ -127,14 +104,8 @@ def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], 
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
-    """Return the relative half-width that contains 90 % of the differences in power between neighbors.
-
-    Neighbors differ only in the first dimension and take the same time.
-
-    Args:
-        rows: Rows of one GPU and backend.
-        dims: Names of the dimensions.
-    """
+    """Return the relative half-width that contains 90 % of the differences in power between neighbors in the first
+    dimension that take the same time, for rows of one GPU and backend."""
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row["power_w"]:

@@ -26,13 +26,8 @@ from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
-"""Recorded file of each GPU.
-
-The A100 is assumed to be the model whose bandwidth is nearest to the recorded bandwidth. The H100 reaches 2.40 TB/s,
-more than an H100 PCIe and less than an H100 SXM. PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
-HBM2e. The power limit is unknown: with the 500 W of those GPUs, the analytical model predicts longer times for large
-matmuls than were recorded.
-"""
+"""Recorded file of each GPU. The A100 is the model with the nearest bandwidth. The H100 reaches 2.40 TB/s, like H100s
+with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
@@ -55,13 +50,8 @@ class RecordedProblem:
 
 
 def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
-    """Return the number of recorded problems of a GPU, and the rows of each problem with enough profiled configs.
-
-    Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
-        fewest: Minimum number of profiled configs of a problem.
-    """
+    """Return the number of recorded problems of a GPU, and the rows of each problem with at least `fewest` profiled
+    configs."""
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
     return len(problems), [group for group in groups if group is not None]
@@ -78,14 +68,8 @@ def rows_of(problem: Problem) -> str:
 def sampled_problems(
     data: Path, gpu: str, count: int, fewest: int = FEWEST
 ) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
-    """Yield a sample of a GPU's problems, each with its profiles, its profiled configs, and their times in seconds.
-
-    Args:
-        data: Folder of recordings.
-        gpu: Key of `FILES`.
-        count: Number of problems per data type. The sample depends only on the problems.
-        fewest: Minimum number of profiled configs of a problem.
-    """
+    """Yield `count` problems of a GPU per data type, each with profiles, profiled configs (at least `fewest`), and
+    times in seconds. The sample depends only on the problems."""
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
     for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
@@ -115,14 +99,12 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
 
 
 def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    """Return `n` for a dense row-major matrix, `t` for a dense column-major matrix, or else an empty text."""
     if strides == (shape[1], 1):
         return "n"
     return "t" if strides == (1, shape[0]) else ""
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """Return the recorded configs of a problem that have profiles, or None if there are too few."""
     if (profiled := _profiled(recorded)) is None:
         return None
     problem, (table, inputs, configs, seconds) = recorded.problem, profiled
@@ -135,10 +117,7 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return the profiles, model inputs, configs and times of the recorded configs that have profiles.
-
-    Return None if the kernel has no profiles for the problem.
-    """
+    """Return profiles, inputs, configs and times of the configs with profiles, or None if there are none."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None

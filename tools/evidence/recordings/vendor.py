@@ -49,14 +49,8 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Create a recording from the columns of one GPU.
-
-    Args:
-        recorded: Description of the recorded set.
-        gpu: Catalog name of the GPU.
-        columns: Dimensions and `latency_s`, and also `stack`, `dtype` and `layout` if they vary, (N,) each.
-        power_w: Power in watts, (N,), or NaN if it was not recorded.
-    """
+    """Create a recording of one GPU from dimensions, `latency_s`, and `stack`, `dtype` and `layout` if they vary, (N,)
+    each. `power_w` is NaN where it was not recorded."""
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))

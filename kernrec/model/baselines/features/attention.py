@@ -30,19 +30,12 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Fractions of the data sheet's rates that kernels reach.
-
-The values are for tensor cores, for DRAM in long prompts and in decoding, and for DRAM in short prompts. Like the
-constants below, they were fitted to the recordings of three backends on six GPUs.
-"""
+"""Fractions of the data sheet's rates: tensor cores, DRAM in long prompts and decoding, DRAM in short prompts. All
+constants here were fitted to recordings of three backends on six GPUs."""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles in addition to the wave's arithmetic.
-
-The key is whether the GPU has asynchronous tensor cores (sm_90, sm_100, sm_103). On other GPUs, an SM runs several
-blocks, which hide most of these clocks.
-"""
+"""Clocks of a wave of tiles besides its arithmetic, keyed by asynchronous tensor cores (sm_90, sm_100, sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
@@ -52,18 +45,12 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries, followed by that of the keys and values if it differs.
-
-    The result identifies which recordings apply to a problem.
-    """
+    """Return the data type of the queries, followed by that of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems that are all prompts or all single tokens.
-
-    Prompts have as many queries as keys and may be causal or not.
-    """
+    """Return the lower bound and the features of problems that are all prompts or all single tokens."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)

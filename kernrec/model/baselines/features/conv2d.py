@@ -50,10 +50,7 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Features in the order in which the trees number them.
-
-Another order would change the trained trees where two splits are equally good.
-"""
+"""Features in the order of the trees. Another order would change trees in which two splits are equally good."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
@@ -105,16 +102,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3), (2, N).
-
-    Matmuls run in waves of tiles. The best of four tile sizes is used.
-
-    Args:
-        device: Rates of the GPU.
-        m: Rows, (2, 1, N).
-        n: Columns, (N,).
-        k: Length of the reduction, (2, 1, N).
-    """
+    """Return the seconds of the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3), (2, N), with the best tile.
+    Shapes: `m` and `k` (2, 1, N), `n` (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)

@@ -84,10 +84,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(device: Device) -> Array:
-    """Return the tiles of a GPU's tensor cores and their figures, (7, number of tiles).
-
-    Tiles whose time is a feature come first.
-    """
+    """Return the figures of the tensor cores' tiles, (7, number of tiles). Tiles whose time is a feature come first."""
     rows, across, split = _TILES.T
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes

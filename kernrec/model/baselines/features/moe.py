@@ -79,11 +79,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def active_experts(sizes: Mapping[str, int]) -> float:
-    """Return the expected number of experts on the busiest GPU that get at least one token.
-
-    Args:
-        sizes: Dimensions of one problem, by name.
-    """
+    """Return the expected number of experts on the busiest GPU that get at least one token."""
     tokens, experts, ep, routing = (np.array([float(sizes[name])]) for name in ("tokens", "experts", "ep", "routing"))
     return float(_routed(tokens * sizes["topk"], tokens, experts, ep, routing)["active"][0])
 
@@ -93,19 +89,8 @@ def _rate(device: Device) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Describe the work of the busiest GPU.
-
-    Args:
-        routes: Number of (token, expert) pairs, tokens x topk, (N,).
-        tokens: Number of tokens, which is the maximum number of an expert's tokens, (N,).
-        experts: Number of experts on all GPUs, (N,).
-        ep: Number of GPUs that the experts are distributed over, (N,).
-        routing: 100 times the exponent of the power law, or 0 for balanced routing, (N,).
-
-    Returns:
-        `active` (experts with tokens), `rows` (rows of all experts), `most` (rows of the expert with the most rows),
-        and the total number of rows in whole tiles for each tile size, (N,) each.
-    """
+    """Return, for the busiest GPU, `active` (experts with tokens), `rows` (rows of all experts), `most` (most rows of
+    an expert), and the number of rows in whole tiles for each tile size, (N,) each."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):

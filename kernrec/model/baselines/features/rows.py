@@ -27,17 +27,7 @@ _BLOCKS = 8
 def _bound(
     device: Device, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
 ) -> Bound:
-    """Return the lower bound and the features of an operator over rows.
-
-    Args:
-        device: Rates of the GPU.
-        dims: Names of the operator's D dimensions.
-        sizes: Sizes of the dimensions, (D, N).
-        rows: Number of independent rows, (N,).
-        columns: Number of elements of a row, (N,).
-        tensors: Number of full-size tensors that are read or written.
-        call_s: Seconds of a call that moves almost no data, as the recorder timed it.
-    """
+    """Return the lower bound and features of an operator. Shapes: `sizes` (D, N), `rows` and `columns` (N,)."""
     gpu, count = device.gpu, len(rows)
     moved = tensors * device.element_bytes * rows * columns
     resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)
@@ -72,10 +62,8 @@ class RowOp:
     """Seconds of a call that moves almost no data, as the recorder timed it."""
 
     def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
-        """Return the lower bound and the features of problems with sizes (D, N).
-
-        For an elementwise operator, the elements of a thread block count as a row.
-        """
+        """Return the lower bound and the features of problems with sizes (D, N). For an elementwise operator, the
+        elements of a thread block count as a row."""
         if len(sizes) == 1:
             rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
         else:

@@ -23,10 +23,7 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls, by generation of the kernels. The reduction may be split.
-
-No kernels of GPUs later than the A100 were recorded. These GPUs are assumed to use the A100's tiles and 128 x 128.
-"""
+"""Tiles of single matmuls, by generation of the kernels. Later GPUs use the A100's tiles and 128 x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
@@ -35,41 +32,24 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Tiles of batched matmuls, by generation of the kernels."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Fraction of the FMA rate that a 128 x 128 tile reaches. The rate of a smaller tile is proportional to its relative
-area to the power of `_SMALL_TILE`.
-"""
+"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent of the relative area of smaller tiles."""
 _TILE_CLK = 3200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""Length of the reduction, in elements per MiB of L2, that sets the scale of a slowdown of DRAM on Pascal.
-
-On Pascal, DRAM is slower if rows of the second operand are k elements apart (`kStrided` in engine/query/products.cpp).
-"""
+"""Scale of k, in elements per MiB of L2, from which DRAM slows down on Pascal (`kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of core events of a matmul in picojoules per FLOP, by compute capability. Others use the value of 89.
-
-The values are the energy of an FMA according to the power model of November 2026, times 1.27
-(`bound.BESIDE_ARITHMETIC`). The T4's value is doubled, so that recorded times fit its limit of 70 W. The A100's value
-is minimal, because the power limit does not slow down its matmuls at 250 W. The values must not change, because the
-trees were trained with them.
-"""
+"""Energy of a matmul's core events in pJ/FLOP, by compute capability; others use the value of 89. It is the energy of
+an FMA in the power model of November 2026 times 1.27; the T4's value is doubled to fit its limit of 70 W. The values
+must not change, because the trees were trained with them."""
 _CORE_SHARE = 0.8
-"""Fraction of the power limit that is available for core events. The power model would compute it from the leakage, but
-no recording determines the leakage of small GPUs.
-"""
+"""Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine: first `timed`, then the tiles for single and for batched matmuls.
-
-    Args:
-        products: Engine object that receives the tiles.
-        device: Rates of the GPU.
-        layout: Layout of the matmuls.
-        timed: Tiles whose time is a feature, as (rows, columns, number of parts of the reduction).
-    """
+    """Pass the tiles of a GPU to the engine: `timed`, as (rows, columns, parts of the reduction), whose time is a
+    feature, then the tiles for single and for batched matmuls."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -94,7 +74,7 @@ def _sustained_share(device: Device) -> float:
 
 
 def _family(gpu: GPU) -> str:
-    """Return the generation of the kernels that cuBLAS runs on a GPU: a key of `_SINGLE` and `_BATCHED`."""
+    """Return the generation of the kernels that cuBLAS runs on a GPU."""
     if gpu.sm < 70:
         return "pascal"
     if gpu.sm < 80:

@@ -28,10 +28,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the import spec of Triton or torch, with a loader that starts the capture after the import.
-
-        Return None for other modules, so that Python's other finders handle them.
-        """
+        """Return an import spec of Triton or torch that starts the capture, or None for other modules."""
         if name not in _WATCHED or self._looking:
             return None
         self._looking = True
