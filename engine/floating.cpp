@@ -258,7 +258,7 @@ T flushed(T value) {
     }
 }
 
-// Flush subnormal sources and results to zeros of the same sign (`.ftz`).
+// `.ftz`: flush subnormal sources and results to zeros of the same sign.
 template <class Op>
 struct Ftz {
     template <class... S>
