@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 WORTH_PADDING = 0.10
-"""Minimum saving of time, as a fraction, from which a note recommends padding. Smaller savings are not worth it,
-because the padding must be stored and zeroed."""
+"""Minimum saving of time, as a fraction, from which a note recommends padding."""
 
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
@@ -96,8 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op for which backends were recorded. Data types that run about as fast as a recorded
-    data type are included."""
+    """Return the data types of an op for which backends were recorded, and types that run about as fast."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

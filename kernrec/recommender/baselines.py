@@ -50,8 +50,7 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Version of the backend that was recorded, or the range of versions if recordings of several GPUs were used. None
-    if the recordings state no version."""
+    """Version of the recorded backend, or the range of versions of several recordings; None if not stated."""
     source: str
     """Source of the latency: `published`, `learned`, `transferred` or `predicted`."""
     latency_s: Estimate
@@ -67,32 +66,25 @@ class Baseline(JsonForm):
     learned_on: tuple[str, ...]
     """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Data type and layout of the recordings if they differ from those of the problem, otherwise None. The interval is
-    wider if they differ."""
+    """Data type and layout of the recordings if they differ from those of the problem, otherwise None."""
     power_transferred: bool
     """Whether the power was not recorded on this GPU, but derived from recordings of other GPUs or predicted."""
     power_predicted: bool = False
     """Whether the power was not recorded at all and comes from the GPU's power model."""
     warm: str = ""
-    """Data, such as `weights`, that must have been in L2 when the backend was benchmarked, because the latency is too
-    short to read the data from DRAM. Empty if the latency is long enough."""
+    """Data, such as `weights`, that must have been in L2 during the benchmark to explain its latency; or empty."""
     provenance: Mapping[str, str] | None = None
-    """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel` (the
-    kernel that the library ran). None for other baselines."""
+    """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
     """Release date of `version`, such as `2026-06-30`, or a range of dates; None if the date is not known."""
     slowdown: float | None = None
-    """Additional latency compared with the top recommendation, as a fraction of the top recommendation's latency;
-    negative if the baseline is faster. None if there is no recommendation."""
+    """Additional latency, as a fraction of the top recommendation's latency; negative if the baseline is faster."""
     energy_saved: float | None = None
-    """Energy that the baseline saves, as a fraction of the top recommendation's energy. None if there is no
-    recommendation or the energy of the baseline is not known."""
+    """Energy that the baseline saves, as a fraction of the top recommendation's energy; None if not known."""
     beaten: bool | None = None
-    """Whether the top recommendation is faster even if both latencies are at the unfavorable end of their intervals.
-    None if there is no recommendation."""
+    """Whether the top recommendation is faster even at the unfavorable ends of both latency intervals."""
     less_sure: bool | None = None
-    """Whether the latency interval of the baseline is wider than that of the top recommendation. None if there is no
-    recommendation."""
+    """Whether the latency interval of the baseline is wider than that of the top recommendation."""
 
     @property
     def latency_interval_s(self) -> Interval:
@@ -124,8 +116,7 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether the baseline is faster even if its latency is at the upper end of the interval. The expected latency
-        of the top recommendation is the reference."""
+        """Whether even the upper end of the latency interval is below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
@@ -242,8 +233,7 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the superseded versions of backends, in the form `backend@version`. An answer includes the baseline of
-    such a version only if the user requests the version."""
+    """Return superseded versions (`backend@version`), whose baselines an answer includes only on request."""
     model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -271,14 +261,8 @@ def cold_baselines(
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a copy of a baseline with the costs that it has in a network, where no layer's weights are in L2.
-
-    The latency is raised at least to the compulsory bytes divided by the achievable DRAM bandwidth. The power does not
-    change, so energy grows in proportion to the latency.
-
-    Args:
-        baseline: baseline of the problem, possibly benchmarked with weights in L2.
-    """
+    """Return a copy of a baseline for a network layer whose weights are not in L2. The latency is raised at least to
+    the compulsory bytes divided by the achievable DRAM bandwidth, at constant power."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -286,8 +270,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a network layer whose weights are not in L2. The latency is raised at least to
-    `cold_seconds`, at constant power."""
+    """Return latency and energy of a layer whose weights are not in L2: at least `cold_seconds`, at constant power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy

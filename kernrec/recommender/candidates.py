@@ -263,11 +263,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Find the kernel of the candidate at `position`.
-
-        Returns:
-            Index of the kernel in `kernels`, the kernel's candidates, and the position of the candidate among them.
-        """
+        """Return the index of a candidate's kernel, the kernel's candidates, and the position among them."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -285,8 +281,7 @@ class CandidateSet:
 
 
 ROWS = 1 << 15
-"""Maximum number of configs times the number of problems in a batch. Larger batches are slower, because their arrays do
-not fit into the CPU cache."""
+"""Maximum number of configs times problems in a batch. Larger arrays do not fit into the CPU cache."""
 TOGETHER = 64
 """Maximum number of problems in a batch. The models of backends cache the times of this many problems."""
 
@@ -324,8 +319,7 @@ def candidate_sets(
     models: "ModelStore | None" = None,
     inputs: str = RANDOM,
 ) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem, in order. A set may be empty. Each set is bit-identical to the set that
-    `candidate_set` returns for the problem. See `prediction.SpaceCosts` and `candidate_set` for the arguments."""
+    """Yield the candidates of each problem in order, bit-identical to the result of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
         ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)

@@ -30,8 +30,7 @@ MOST = 48
 LISTED = 8
 """Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
-"""Maximum number of features through which measurements on one problem inform about other problems. If there are more,
-they are projected onto this number at random."""
+"""Maximum number of features that relate problems. More features are projected onto this number at random."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement. The medians of two sessions differ by about this fraction."""
 
@@ -240,7 +239,8 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return a point for each config, (configs, dimensions). Points of different configs are about 1.4 apart."""
+    """Return a point for each config, (configs, dimensions). Similar configs are close; the mean distance is about
+    1.4."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -277,12 +277,7 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a measured cost; at least `_LEAST_NOISE`.
-
-    Args:
-        low: lower end of the 90 % interval of the cost; None if not stated.
-        high: upper end of the interval; None if not stated.
-    """
+    """Return the standard deviation of a measured cost's logarithm from its 90 % interval, at least `_LEAST_NOISE`."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 

@@ -102,7 +102,7 @@ class Context:
 
     def calls(self, name: str) -> list[Kernel]:
         """Return the newest analyzed version of a user's kernel, and all stored versions that differ only in the spec.
-        For a Triton function, each version describes one captured call. The list is empty for a library kernel."""
+        For a Triton function, each version describes one captured call."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -113,8 +113,7 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return all kernels with this name. The newest kernel of each source file in the user's databases comes first,
-        then the library's kernel."""
+        """Return all kernels with this name: the newest of each of the user's source files, then the library's."""
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:
@@ -142,8 +141,7 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem on a GPU, and about equivalent problems of other ops. Measurements
-        were made with random inputs. So for other inputs, only the failed configs are returned."""
+        """Return the rows about a problem and equivalent problems; only failed configs if inputs are not random."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -240,8 +238,7 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of `Context` for a command that works on one database. For the user's own
-    database, the result is None, so that rows pulled from other people are searched too."""
+    """Return the `databases` argument of `Context` for one database: None for the user's, to include pulled rows."""
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 

@@ -60,11 +60,8 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the end of an error message that says how to change a problem so that a kernel can run it.
-
-    The text names smaller dimensions, other data types and other layouts that can run. If there are none, it names the
-    constraint of each kernel that excludes the problem.
-    """
+    """Return the end of an error message: smaller sizes, other data types and other layouts that can run or, if there
+    are none, the constraint of each kernel that excludes the problem."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -174,11 +171,8 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace the data type of a problem.
-
-    Types for which kernrec has a kernel come first. Otherwise, the most similar types come first. A type is excluded if
-    the GPU computes in it more slowly than in f32, as a P4 does in f16, or if it is quantized and has no kernel.
-    """
+    """Return the data types that can replace a problem's data type: first those with a kernel, then the most similar.
+    Types are excluded if the GPU computes in f32 faster, or if they are quantized and have no kernel."""
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)

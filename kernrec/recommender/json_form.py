@@ -41,12 +41,10 @@ class JsonForm(FormerNames):
     """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields of the
-    record."""
+    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes in `JSON` as plain values. Keys contain the unit. An `Estimate` adds its interval under
-        further keys."""
+        """Return the attributes in `JSON` as plain values, with units in the keys. An `Estimate` adds its interval."""
         values: dict[str, Any] = {}
         for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             value = getattr(self, name)

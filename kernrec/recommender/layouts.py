@@ -31,8 +31,7 @@ from kernrec.util.light_dataclass import dataclass
 MATTERS = 0.10
 """Minimum slowdown, as a fraction, from which a note recommends another layout than the one that the user fixed."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for which another layout than the default is selected. A smaller saving is
-within the error of predictions, and the user must store the data in the other layout."""
+"""Minimum saving of time, as a fraction, for selecting another layout. Predictions are not more accurate than this."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,8 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first.
-
-    A kernel counts only if its constraints on sizes allow the problem. For example, a kernel for few rows does not
-    count for a problem with many rows. To save time, no config space is enumerated.
-    """
+    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first. A kernel
+    counts only if its constraints on sizes allow the problem."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)

@@ -29,11 +29,8 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs.
-
-    Index i of each field belongs to shape i. Costs are NaN if neither a kernel nor a backend runs the shape. The energy
-    is also NaN if the answer is a backend whose power is not known.
-    """
+    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs. Costs are NaN if
+    nothing runs the shape, and the energy is NaN if a backend's power is not known."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
@@ -48,8 +45,7 @@ class ManyAnswers(FormerNames):
     sources: tuple[str, ...]
     """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Backend whose baseline is the answer for the shape; empty for a shape with a recommended kernel or with no
-    answer."""
+    """Backend whose baseline is the answer for the shape; empty for a recommended kernel or no answer."""
     failures: Mapping[int, str]
     """Reason why neither a kernel nor a backend runs a shape, keyed by the index of the shape."""
 

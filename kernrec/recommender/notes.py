@@ -100,8 +100,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes on the reason why none of an op's Triton kernels runs the problem. The notes
-    are empty if such a kernel runs the problem, or if the op has no Triton kernel."""
+    """Return a function that returns notes on why none of an op's Triton kernels runs the problem, if none does."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:

@@ -86,12 +86,7 @@ class Recordings:
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Convert a recorded time to the time of the problem, which may have a bias or an activation.
-
-        Args:
-            seconds: recorded time.
-            interval_s: 90 % interval of the recorded time in seconds; None if it is not known.
-        """
+        """Convert recorded seconds to the time of the problem, which may have a bias or an activation."""
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 

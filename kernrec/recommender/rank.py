@@ -71,8 +71,7 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """For each operating point, the positions of the measured candidates and their measurements. None if the
-        databases contain no rows about the kernel."""
+        """Positions and measurements of measured candidates at each operating point; None if no rows exist."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
@@ -176,15 +175,13 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Number by which the engine marks a reference time that a physical model predicted. The number -1 marks a baseline,
-and a number of at least 0 is the index of a kernel."""
+"""Engine's number for a physical model's reference time. -1 marks a baseline; other numbers are kernels."""
 
 
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return the fastest baseline or None, a physical model's time or None, and the engine's `Ranking::Figure`
-    values."""
+    """Return the fastest baseline or None, a physical model's time or None, and values for the engine's `Ranking`."""
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -198,8 +195,7 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return costs that include measurements. Points without measurements are corrected by the point with the most
-    measured configs."""
+    """Return costs with measurements. The point with most measurements corrects points without measurements."""
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

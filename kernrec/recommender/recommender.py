@@ -39,8 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers: of cached answers, of cached candidate sets by default, and of candidate sets that `prepare`
-estimates in one batch and caches."""
+"""Maximum numbers of cached answers, of cached sets by default, and of sets that `prepare` estimates in a batch."""
 _AHEAD = 64
 """Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
@@ -88,11 +87,7 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender with the same databases for another kind of input data.
-
-        Args:
-            inputs: one of `kernrec.model.analytical.power.INPUTS`.
-        """
+        """Return a recommender for another kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
@@ -109,8 +104,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op. See `Request` for the arguments and `answer` for the
-        errors."""
+        """Return the recommendations for one problem of an op. Arguments are as in `Request`, errors as in `answer`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -283,8 +277,7 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return recommended configs of one kernel at the requested power limit, or over a range of limits. The answer
-        compares their costs with costs at the default power limit."""
+        """Return configs of one kernel at the requested power limit, or over a range of limits."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
@@ -359,12 +352,8 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidate sets of many problems, estimated in batches. A set may be empty.
-
-        Problems that cannot be estimated in a batch are skipped; use `candidates` for such a problem. A problem is
-        skipped if a database has rows about it, if no kernel implements it, if it is too large for the GPU's memory, or
-        if the launch geometry of one of its kernels depends on the problem.
-        """
+        """Yield the candidate sets of many problems, estimated in batches. Problems that cannot be estimated in a
+        batch, for example because a database has rows about them, are skipped; use `candidates` for them."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -385,12 +374,8 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the config that is actually best.
-
-        Returns:
-            One loss for the objective of the answer. For a Pareto front, one loss for latency and one for energy. Empty
-            if the answer contains only baselines.
-        """
+        """Return the expected loss from running the top recommendation instead of the actually best config: one loss,
+        or one for latency and one for energy on a Pareto front. Empty if the answer contains only baselines."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:

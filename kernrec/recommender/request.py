@@ -28,8 +28,7 @@ from kernrec.util.light_dataclass import dataclass
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations. `latency` and `energy` minimize one cost, and `edp` minimizes the energy-delay
-    product (energy x latency). `pareto` recommends configs on the Pareto front of latency and energy."""
+    """Criterion for recommendations: lowest latency, energy or EDP (energy x latency), or the Pareto front."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -59,16 +58,14 @@ class Objective(StrEnum):
 
 
 SOURCES = ("predicted", "transferred", "learned", "measured", "published")
-"""Sources of estimates to which a query can be restricted. `published` keeps only baselines that somebody recorded for
-this problem on this GPU."""
+"""Sources of estimates to which a query can be restricted. `published` keeps only recorded baselines."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
 """Present names of sources, keyed by their names in version 0.1.0."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
 KERNREC, MIXED = "kernrec", "mixed"
-"""Values of `backend` that do not name a library. `kernrec` stands for kernrec's kernels, and `mixed` for the fastest
-backend of each layer of a network."""
+"""Values of `backend` for kernrec's kernels, and for the fastest backend of each layer of a network."""
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
@@ -114,8 +111,7 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit of the GPU in watts. If None, the default limit applies. A range of limits is then evaluated too if
-    the objective counts energy, or if the request is about one kernel."""
+    """Power limit in watts. By default, the GPU's or, if energy counts or for one kernel, a range of limits."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
@@ -129,8 +125,7 @@ class Query:
     backends: tuple[str, ...] = ()
     """Backends whose baselines the answer includes, by their names in `BACKENDS`; empty for all backends."""
     each_config: bool = False
-    """Whether each config keeps its own row instead of being merged with similar configs. Programs that measure the
-    recommended configs need this."""
+    """Whether each config keeps its own row instead of being merged with similar ones, for example to measure it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -188,13 +183,11 @@ class Request:
     op: str | None = None
     kernel: str | None = None
     shape: str | Mapping[str, int] = field(default_factory=dict)
-    """Dimensions, as text (`m=1,n=2,k=3`) or as a mapping from names to sizes. A missing dimension has the default size
-    that the op or the kernel's spec declares."""
+    """Dimensions, as text (`m=1,n=2,k=3`) or as a mapping. A missing dimension has its default size."""
     dtype: str | None = None
     """Data type; by default the first data type of the op or kernel."""
     layout: str | None = None
-    """Tensor layout. The default is the best layout on the GPU for an op, and the first layout of the spec for a
-    kernel."""
+    """Tensor layout; by default the best on the GPU for an op, or the first of a kernel's spec."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -207,11 +200,7 @@ class Request:
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
 
     def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
-        """Return the requested problem.
-
-        Args:
-            kernel: kernel that the request is about; None if the request is about an op.
-        """
+        """Return the requested problem of `kernel`, or of the op if `kernel` is None."""
         if kernel is None:
             return find_op(self.op or "").problem(self.dtype, self.layout, **self.dims)
         dtype, layout = self.dtype or kernel.dtypes[0], self.layout or kernel.layouts[0]
@@ -219,8 +208,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep. A sweep starts at the GPU's minimum. It ends at the GPU's maximum for a request
-about one kernel, and at the GPU's default for a request about an op."""
+"""Number of power limits in a sweep, from the GPU's minimum to its default or, for one kernel, its maximum."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6
@@ -238,8 +226,7 @@ def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return operating points at power limits below the default, which a request about an op sweeps over. Some boards
-    accept limits above the default, but users who ask for a config do not expect to raise the limit."""
+    """Return operating points at power limits below the default, which a request about an op sweeps over."""
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
@@ -249,18 +236,13 @@ def lowest_clock_hz(gpu: GPU) -> float:
 
 
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
-    """Return the operating points of a sweep over locked core clocks.
-
-    Args:
-        limit_w: power limit of all points in watts; None for the GPU's default.
-    """
+    """Return a sweep over locked core clocks. `limit_w` is the power limit in watts; None for the GPU's default."""
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points for a request about an op. The requested point comes first. The points of a sweep
-    follow, if the query needs a sweep."""
+    """Return the operating points for a request about an op: the requested point, then the sweep, if it is needed."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
@@ -285,8 +267,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits, in ascending watts, at which any of the kernels was measured on a GPU. Limits outside
-    the range of the GPU are skipped."""
+    """Return the power limits in watts, ascending, at which the kernels were measured and the GPU can run."""
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

@@ -62,8 +62,7 @@ class Comparison(JsonForm):
 
 @dataclass(frozen=True)
 class Saving(JsonForm):
-    """Energy that the config of the top recommendation saves at another power limit or clock without losing time. The
-    reference is the GPU's default power limit without a locked clock."""
+    """Energy that the top recommendation saves at another power limit or clock than the default without losing time."""
 
     power_limit_w: float
     """Power limit in watts at the other operating point; the GPU's default if no limit is set."""
@@ -104,19 +103,15 @@ class Recommendation(RecommendationNames, JsonForm):
     fastest: tuple[float, float]
     """Latency in seconds and energy in joules of the fastest config of all kernels, at the first operating point."""
     heuristic: tuple[float, float]
-    """Latency in seconds and energy in joules of the config that the occupancy heuristic picks for this kernel, at the
-    first operating point."""
+    """Latency in seconds and energy in joules of the occupancy heuristic's config at the first operating point."""
     measurement: MeasuredOn | None = None
     """Time and place of the measurements at this operating point; None if the config was not measured there."""
     alike: int = 0
-    """Number of further configs that this recommendation represents. Such a config runs the same machine code, or it
-    differs in one tunable and by less than half a percent in cost."""
+    """Number of further configs that this row represents: same machine code, or nearly the same cost."""
     unsure: float = 1.0
-    """Factor that multiplies the costs, to account for their error, in comparisons with measured configs. It is 1 if
-    the costs were measured, or learned by a model of this kernel on this GPU."""
+    """Factor on the costs, to account for their error, in comparisons with measured configs; 1 if not needed."""
     may_be_faster: bool = False
-    """Whether the config has a lower expected latency than `fastest`, but a larger error, so that only a measurement
-    can tell which of the two configs is faster."""
+    """Whether the config's expected latency is lower than that of `fastest`, but too uncertain to rank first."""
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
@@ -158,8 +153,7 @@ class Recommendation(RecommendationNames, JsonForm):
 
 @dataclass(frozen=True)
 class Foreign(MeasuredNames, JsonForm):
-    """Measured config of a kernel that is not in kernrec's library. kernrec can compare such a config with others, but
-    it cannot emit code for the config."""
+    """Measured config of a kernel that is not in kernrec's library, so that kernrec cannot emit its code."""
 
     JSON = (
         "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
@@ -201,8 +195,7 @@ class KernelAnswer:
     heuristic: Recommendation
     """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated. Both are 0
-    if the profiles do not come from a sample of blocks."""
+    """Minimum and maximum number of emulated blocks of the first launch, over the configs; 0 without sampling."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +228,9 @@ class Answer(AnswerNames, JsonForm):
     about_kernel: KernelAnswer | None = None
     """Details about the kernel of the request; None if the request is about an op."""
     saving: Saving | None = None
-    """Energy saving at another operating point. None if the saving is too small to mention, or if the query sets a
-    power limit or clock."""
+    """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
-    """Best CUDA kernel if `recommendations` contains only Triton kernels, or best Triton kernel if it contains only
-    CUDA kernels."""
+    """Best CUDA kernel if `recommendations` contains only Triton kernels, or the reverse."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False
@@ -285,8 +276,7 @@ class Answer(AnswerNames, JsonForm):
 
     @cached_property
     def baselines(self) -> "tuple[Baseline, ...]":
-        """Baselines at the operating point of the top recommendation, fastest first. They are computed when this
-        attribute is first read."""
+        """Baselines at the operating point of the top recommendation, fastest first, computed on first use."""
         if self.context is None:
             return ()
         from kernrec.recommender.baselines import baselines_of, beside

@@ -23,8 +23,8 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds of a query in the engine's form: index of the objective, maximum number of picks, maximum power in watts,
-maximum slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
+"""Bounds in the engine's form: index of the objective, maximum number of picks, maximum power in watts, maximum
+slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
@@ -40,7 +40,7 @@ def bounds_of(query: Query, top: int | None = None) -> Bounds:
 
 
 def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """Pick at most `top` candidates, best first. For a Pareto front, the fastest comes first.
+    """Pick at most `top` candidates of a non-empty set, best first. For a Pareto front, the fastest comes first.
 
     Args:
         query: bounds and objective.
@@ -79,7 +79,7 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
 def rows_of(
     candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
 ) -> tuple[list[Picked], list[int]]:
-    """Pick candidates as `select` does, and merge similar ones.
+    """Pick candidates of a non-empty set as `select` does, and merge similar ones.
 
     Args:
         query: bounds and objective.
@@ -99,11 +99,7 @@ def rows_of(
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     """Return the indices of the Pareto-optimal candidates, fastest first. Of equal candidates, only the first counts.
-
-    Args:
-        latency: finite latencies of C candidates, (C,).
-        energy: finite energies of the candidates, (C,).
-    """
+    Latencies and energies must be finite, (C,)."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

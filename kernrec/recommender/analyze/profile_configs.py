@@ -27,19 +27,15 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling ends if no config has succeeded. The source is then assumed to be
-wrong."""
+"""Number of failed configs after which profiling ends if no config has succeeded."""
 _STOPPED = 2
-"""Number of stopped compilations after which profiling ends if no config has succeeded. Each such compilation takes
-minutes."""
+"""Number of stopped compilations, each of minutes, after which profiling ends if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total number of configs. In a large space, the total is
-an upper bound, or 0 if unknown."""
+"""Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
-"""Function that profiles configs and yields the outcomes, like
-`kernrec.profile.profile_user_kernel.profile_configs`."""
+"""Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,7 @@ class ProfilingOptions:
     """Whether to profile every config of a large space, not only configs that may be among the best."""
     progress: Progress | None = None
     first_front: Callable[[Answer, int], None] | None = None
-    """Callback that receives a first answer while a large space is still being profiled, and the number of configs
-    profiled so far."""
+    """Callback that receives a first answer during profiling, and the number of configs profiled so far."""
     profiles: Profiles | None = None
     """Function that compiles and emulates configs; None to use that number of `processes` on this machine."""
 
@@ -67,12 +62,7 @@ class ProfilingOptions:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; expected at least 1")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a function that takes a number of finished configs and reports progress to the callback `progress`.
-
-        Args:
-            total: total number of configs to report.
-            before: number of configs that were finished earlier, which is added.
-        """
+        """Return a function that reports `before` plus its argument, out of `total` configs, to `progress`."""
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
@@ -87,8 +77,7 @@ class ConfigProfiler:
 
     @contextmanager
     def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
-        """Yield a copy of this profiler whose worker processes live until the end of the `with` block. This is faster
-        if configs are profiled in many small parts."""
+        """Yield a copy of this profiler whose worker processes live until the end of the `with` block."""
         if self.options.profiles is not None:
             yield self
             return
@@ -98,8 +87,7 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the keys of the variants that have valid profiles in the user's database, creating the database if
-        needed."""
+        """Return the keys of the variants with valid profiles in the user's database, which is created if needed."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
@@ -186,8 +174,7 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles configs with these worker processes. The function emulates samples of blocks or,
-    if the kernel's spec defines probes, runs these probes."""
+    """Return a function that profiles configs with these worker processes, by emulation or with the spec's probes."""
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

@@ -21,8 +21,7 @@ from kernrec.recommender.request import Query
 from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Types of integer arrays that may contain indices, so that their values determine which addresses a kernel
-accesses."""
+"""Types of integer arrays that may contain indices, so that their values determine the accessed addresses."""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 

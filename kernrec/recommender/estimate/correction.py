@@ -52,13 +52,7 @@ from kernrec.util.light_dataclass import dataclass
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
-    """Return the inputs of a trained model for some candidates.
-
-    Args:
-        prediction: prediction of the analytical model for a kernel on a problem.
-        limited: costs of the kernel's candidates under a power limit.
-        positions: positions of the candidates in the prediction.
-    """
+    """Return a trained model's inputs for the candidates at `positions` of a kernel's prediction."""
     table, quantities = prediction.table, np.empty((len(QUANTITIES), len(positions)))
     prediction.in_engine.fill(prediction.number, prediction.start, positions, limited.costs, quantities)
     configs = prediction.rows.take(positions)
@@ -119,8 +113,7 @@ class ModelScope:
     beneath: "ModelScope | None" = None
     """Model that corrects the analytical model first, before this model corrects the result; None if there is none."""
     row_kind: str = ""
-    """Alignment of the rows of the problem's matrices, as in `features.row_kind`; empty if the kernel does not
-    distinguish kinds of rows."""
+    """Alignment of the matrices' rows, as in `features.row_kind`; empty if the kernel does not distinguish it."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"

@@ -74,11 +74,8 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """Values of one cost of C candidates in SI units, with 90 % intervals and sources.
-
-    Arrays have the shape (C,) or (points, C). An answer shows only a few candidates, so arrays of intervals and sources
-    are computed only when they are first read.
-    """
+    """Values of one cost of C candidates in SI units, with 90 % intervals and sources, (C,) or (points, C). Intervals
+    and sources are computed when they are first read."""
 
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
@@ -120,21 +117,13 @@ class Estimates:
         return np.asarray(values.take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
-        """Return one estimate.
-
-        Args:
-            place: index of the estimate in `value`: (candidate,), or (operating point, candidate).
-        """
+        """Return the estimate at one index of `value`: (candidate,), or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
     def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
-        """Return several estimates.
-
-        Args:
-            places: for each axis of `value`, the indices of the estimates on this axis.
-        """
+        """Return several estimates, given their indices for each axis of `value`."""
         columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
         return [
             Estimate(value, value / below, value * above, SOURCES[int(source)], own)
@@ -151,12 +140,9 @@ _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm 
 LATENCY, ENERGY, POWER = range(3)
 """Indices of the rows of `Costs.values`."""
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Minimum half-width of the interval of a measured cost, as a fraction. The measurement protocol accepts a drift of the
-GPU by this fraction without another measurement, and the interval that one session states does not include the
-drift."""
+"""Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of the interval of a measured energy if the row states no interval. It is the error of an
-energy counter that is read at the start and at the end of one second (docs/protocol.md, on energy)."""
+"""Half-width, as a fraction, of a measured energy's interval if the row states none (docs/protocol.md)."""
 
 
 class Costs:
@@ -164,8 +150,7 @@ class Costs:
 
     def __init__(self, values: Array, kind: Array, kinds: Array) -> None:
         self.values = values
-        """Latency in seconds, energy in joules, and mean power in watts while a candidate runs, (3, C) or
-        (3, points, C)."""
+        """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
         """Kind of each latency and energy: index of a column of `kinds`, any numeric type, (2, C) or (2, points, C)."""
         self.kinds = kinds
@@ -302,13 +287,8 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds of N measured values, as `kinds_of` does. A measured config shares no error with other configs.
-
-    Args:
-        value: measured values, (N,).
-        low: lower ends of the 90 % intervals, (N,).
-        high: upper ends of the intervals, (N,).
-    """
+    """Return the kinds, as in `kinds_of`, of N measured values with 90 % intervals, (N,) each. A measured config shares
+    no error with other configs."""
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
@@ -331,8 +311,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
 
 
 def median(values: Array) -> float:
-    """Return the median of an array. This is faster than `np.median`, which takes longer than the decision trees of a
-    model and imports `np.ma`."""
+    """Return the median. This is faster than `np.median`, which also imports `np.ma`."""
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
 

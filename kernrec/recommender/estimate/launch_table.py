@@ -1,7 +1,4 @@
-"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space.
-
-`kernel_plan` converts the parts that are the same for all problems to the engine's form.
-"""
+"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space."""
 
 from functools import cached_property
 from typing import Any
@@ -42,8 +39,7 @@ class LaunchTable:
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
-    """Profile of each variant. If the kernel was profiled from a sample of blocks, sectors that hit in L1 are not
-    counted."""
+    """Profile of each variant, without sectors that hit in L1 if it comes from a sample of blocks."""
     sample: SampledLaunch | None
     """Further results of the emulated blocks, if the kernel was profiled from a sample of blocks; otherwise None."""
     access: TensorAccess
@@ -104,8 +100,7 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clocks of each launch after the first in quick costs. The blocks of such a launch are assumed only to start, load
-once and store."""
+"""Clocks of each later launch in quick costs. Its blocks are assumed only to start, load once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:

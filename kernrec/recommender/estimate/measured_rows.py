@@ -43,14 +43,7 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Find the measurements of some configs.
-
-        Args:
-            rows: ascending rows of the space that contain the configs.
-
-        Returns:
-            Positions in `rows` of the configs that were measured, and their measurements in the same order.
-        """
+        """Return the positions in `rows` (ascending) of the measured configs, and their measurements."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))

@@ -74,13 +74,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store whose folder is next to a database.
-
-        Args:
-            databases: databases, of which the first one counts; None for the user's database.
-            stack: the databases, if they are already open.
-            calibrated: whether to use calibrations.
-        """
+        """Return the store next to the first of these databases, or next to the user's database."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -267,11 +261,7 @@ class ModelStore:
 
 
 def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """List the calibrations and models in a folder.
-
-    Returns:
-        A row of plain values for each calibration and model, and an error message for each file that cannot be read.
-    """
+    """Return a row for each calibration and model in a folder, and a message for each file that cannot be read."""
     from kernrec.model.learn.model_file import load, problem_count
 
     rows: list[dict[str, Any]] = []

@@ -18,8 +18,7 @@ class OperatingPoint(NamedTuple):
         return gpu.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def is_default(self, gpu: GPU) -> bool:
-        """Return whether the power limit is the GPU's default and the clock is not locked. Published recordings are
-        valid only for this operating point."""
+        """Return whether the power limit is the default and the clock is not locked, as in published recordings."""
         return self.clock_hz is None and self.limit_w(gpu) == gpu.tdp_w
 
 

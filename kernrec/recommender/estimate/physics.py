@@ -58,12 +58,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return two lower bounds on the latency of a problem.
-
-    Returns:
-        Minimum seconds to move the bytes that do not fit into L2, and minimum number of clock cycles for the
-        operations.
-    """
+    """Return the minimum seconds to move the bytes that exceed L2, and the minimum clock cycles of the operations."""
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # A gather reads a part.
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk

@@ -64,8 +64,7 @@ class Prediction:
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements of configs that have no profile, at the first operating point. Such configs cannot be predicted,
-        and therefore cannot be compared with other configs."""
+        """Measurements at the first operating point of configs without a profile, which cannot be predicted."""
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -73,8 +72,7 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Minimum and maximum, over the configs, of the number of blocks of the first launch that were emulated. Both
-        are 0 if the profiles do not come from a sample of blocks."""
+        """Minimum and maximum number of emulated blocks of the first launch, over the configs; 0 without sampling."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -100,16 +98,12 @@ class Prediction:
 
     @property
     def launches(self) -> list[tuple[Array, LaunchTime]]:
-        """Times of each launch of the kernel, in order, for the configs that perform the launch.
-
-        An item contains the positions of these configs, counted from the kernel's first config, and their times.
-        Launches that no config performs are missing.
-        """
+        """Positions and times of the configs that perform each launch, in order. Positions count from the kernel's
+        first config. Launches that no config performs are missing."""
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return the times of each launch that the config at `position` performs. An item contains the times of all
-        configs that perform the launch, and the index of this config among them."""
+        """Return the times of each launch of the config at `position`, each with the config's index in these times."""
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))
@@ -119,11 +113,7 @@ class Prediction:
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """Predict time and energy of some configs of a kernel on a problem.
-
-    Args:
-        rows: rows of the space that contain the configs.
-    """
+    """Predict time and energy of the configs in these rows of a kernel's space, on one problem."""
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem])
     part: Part = table.plan(on_problem), [on_problem.in_engine], rows, None, None, epilogues
     return Prediction(table, on_problem, rows, costs_in_engine([part]))
@@ -148,12 +138,8 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 
 
 def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
-    """Return the costs of the epilogues of several problems, such as a bias and an activation.
-
-    Returns:
-        Core seconds, DRAM seconds, core joules and DRAM joules of each epilogue, (problems, 4), or None if no problem
-        has an epilogue.
-    """
+    """Return core seconds, DRAM seconds, core joules and DRAM joules of each problem's epilogue (such as a bias),
+    (problems, 4), or None if no problem has an epilogue."""
     each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
     if each.count(None) == len(each):
         return None
@@ -169,12 +155,9 @@ def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array 
 _in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
-"""Maximum number of configs of a kernel that are estimated in full on a problem.
-
-If more configs can run, the ones with the lowest quick costs are estimated. The quick time is the number of waves of
-blocks, times the longer of the work and the latency of a block. Only the busiest pipe counts as work. The quick energy
-is the energy of the core. DRAM is ignored, and of a second launch, such as a reduction, only the overhead counts.
-"""
+"""Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
+quick time is the number of waves of blocks, times the longer of the work of the busiest pipe and the latency of a
+block. The quick energy is the energy of the core. DRAM is ignored, and later launches only add overhead."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,14 +130,8 @@ def predict_references(
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
-    """Return the time of a library according to a physical model, as a reference if no backend was recorded.
-
-    The time is needed even if there are recordings of Triton's kernels, because libraries may have kernels that
-    Triton's template lacks, such as kernels for f32 matmuls with few rows.
-
-    Returns:
-        The reference time, and the upper end of its interval in seconds; None if the physical model does not apply.
-    """
+    """Return the time of a library according to a physical model, for problems for which no backend was recorded, and
+    the upper end of its interval in seconds. Return None if the physical model does not apply."""
     from kernrec.model.baselines.physics import derived
 
     if (by_physics := derived(as_matmul(problem), gpu)) is None:

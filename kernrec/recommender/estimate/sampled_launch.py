@@ -52,16 +52,14 @@ _L2_OF_WRITES = 0.25
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """Results of the emulated blocks of one launch. Arrays have one element per compiled variant, in the order of the
-    profiles."""
+    """Results of the emulated blocks of one launch, with one array element per compiled variant."""
 
     requested: ProfileTable
     """Profiles that count all sectors which the blocks request, including those that hit in L1."""
     table: ProfileTable
     """Profiles that do not count sectors which hit in L1."""
     rounds: Array
-    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction,
-    according to the latency of the cache."""
+    """Time that a block waits for memory, in units of the DRAM latency. Waits for a cache count as fractions."""
     every_round: Array
     """Number of times that a block waits for memory. A wait for a cache counts as one wait."""
     overlapped: Array
@@ -74,14 +72,7 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how much data a block of each variant loads again after it loaded other data.
-
-        Args:
-            variants: rows of the profiles.
-
-        Returns:
-            Amounts of data, or None if the profiles do not contain this information.
-        """
+        """Return how much data a block of each variant loads again after other data, or None if it is not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -211,23 +202,14 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the part of a grid whose blocks have work.
-
-    Idle blocks are assumed to lie along the first axis of the grid.
-
-    Args:
-        grid: extents along x, y and z.
-        busy: fraction of the blocks that have work.
-    """
+    """Return the extents of the part of a grid whose blocks have work, which is the fraction `busy` of all blocks. Idle
+    blocks are assumed to lie along the first axis."""
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch whose blocks may have unequal amounts of work.
-
-    The work of a block is assumed to be proportional to the number of times that it waits for memory. So for unequal
-    blocks, the demand per block becomes a demand per wait, as if each wait were a loop trip.
-    """
+    """Return the demand of a launch whose blocks may have unequal work. Each wait for memory counts as a loop trip,
+    because work is assumed to be proportional to waits."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -268,13 +250,8 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """Return the data of each tensor that the blocks of some variants access.
-
-    Args:
-        variants: rows of the profiles.
-        tensor_bytes: sizes of the tensors in bytes, keyed by the name of the tensor.
-        scratch: names of the tensors that exist only between launches.
-    """
+    """Return the data of each tensor that the blocks of some variants access. `tensor_bytes` has the sizes by name, and
+    `scratch` names the tensors that exist only between launches."""
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -299,11 +276,8 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely.
-
-    Args:
-        cache: bytes of L1 per block, one element per variant.
-    """
+    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely. `cache`
+    is the size of L1 per block in bytes."""
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (

@@ -57,8 +57,7 @@ class StaticTable:
     launches: tuple[LaunchTable, ...]
     """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether the code of each config does not spill registers, bool (rows,). It is always true for a kernel that was
-    profiled from a sample of blocks."""
+    """Whether each config's code does not spill registers, bool (rows,); always true for a sample of blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -159,8 +158,7 @@ class StaticTable:
 
     @property
     def is_call(self) -> bool:
-        """Whether the kernel is a captured call of a user's Triton function. The configs of such a call have the same
-        arguments and differ only in their code and grid."""
+        """Whether the kernel is a captured Triton launch. Its configs differ only in their code and grid."""
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
@@ -206,8 +204,8 @@ class StaticTable:
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return whether each config has usable code and profiles and fits into an SM, bool (rows,). The constraints of
-        the kernel are not checked. See `runnable` for the arguments."""
+        """Return whether each config's code and profiles are usable and it fits into an SM, ignoring constraints, bool
+        (rows,)."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -288,8 +286,7 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending rows of the configs that have profiles and satisfy the constraints but do not fit. A
-        block of such a config is too large for an SM."""
+        """Return the ascending rows of the otherwise runnable configs whose blocks are too large for an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
@@ -315,8 +312,7 @@ class StaticTable:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def plan(self, on_problem: ProblemSpace) -> Any:
-        """Return the kernel in the engine's form. The result is cached if the launch geometry does not depend on the
-        problem."""
+        """Return the kernel in the engine's form, cached if the launch geometry does not depend on the problem."""
         if self._plans:
             return self._plans[0]
         plan = kernel_plan(self, on_problem)
@@ -325,8 +321,7 @@ class StaticTable:
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
-        """Return the geometry of launch number `index` on a problem. The result is cached if it does not depend on the
-        problem, which is the usual case."""
+        """Return the geometry of launch number `index`, cached if it does not depend on the problem."""
         if cached := self._geometries.get(index):
             return cached
         spec, launch = self.kernel.launches[index], self.launches[index]

@@ -1,7 +1,4 @@
-"""Break down the expected costs of a config: time by resource, energy by component, and memory accesses.
-
-All values come from the model that also ranks configs, not from a separate set of rules.
-"""
+"""Break down the expected costs of a config: time by resource, energy by component, and memory accesses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,11 +66,9 @@ class LaunchDetail(JsonForm):
     """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
     wave, the fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
-    """Time in seconds that each resource is busy, keyed by resource. The resource with the longest time is the
-    bottleneck."""
+    """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Time in seconds that is lost because a block uses resources one after another, while too few other blocks share
-    the SM to keep the idle resources busy."""
+    """Seconds that are lost because a block uses resources in turn, and too few other blocks keep them busy."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -118,11 +113,9 @@ class Explanation:
     """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down a launch that is
-    bound by the core clock."""
+    """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component. The proportions are predicted, and the sum is the energy of
-    `recommendation`."""
+    """Energy in joules, keyed by component: predicted proportions of the energy of `recommendation`."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name."""

@@ -24,8 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a change of two tunables over the better of the two single changes. Pairs with less are
-not shown."""
+"""Minimum additional gain of a pair of changes over the better single change. Other pairs are not shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -166,8 +165,7 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return the fraction of the roofline's speed that a config reaches, assuming only the compulsory memory
-    traffic."""
+    """Return a config's speed as a fraction of the roofline, with only the compulsory memory traffic."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
@@ -190,8 +188,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is explained by default. It raises the same errors as
-    `explainable`."""
+    """Return the top recommendation for an op, which is explained by default. Errors are those of `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))

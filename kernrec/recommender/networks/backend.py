@@ -34,8 +34,7 @@ BATCHES = (1, 8, 64)
 """Batch sizes at which backends are compared to select one for a network. All have equal weight."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers of a network, each with the problem of one pass. The problem has the data type and layout of the layer's
-answer."""
+"""Layers of a network, each with the problem of one pass, in the data type and layout of the layer's answer."""
 
 
 def backend_of(
@@ -126,8 +125,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer at another operating point. If its backend has no baseline at this point, the
-    layer's existing baseline is returned."""
+    """Return the baseline of a layer at another operating point, or the existing one if the backend has none there."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     library = (_library(baseline),)

@@ -25,8 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """Result of a comparison for one GPU model and batch size. If several GPUs share the network, costs are per GPU
-    unless stated otherwise."""
+    """Result for one GPU model and batch size. Costs are per GPU unless stated otherwise."""
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
@@ -193,8 +192,7 @@ _YEAR_S = 8760 * 3600.0
 
 @dataclass(frozen=True)
 class Tariff:
-    """Number of GPUs that run a network all year, and prices of energy. Prices have no default values, because they
-    change."""
+    """Number of GPUs that run a network all year, and prices of energy, which have no defaults."""
 
     gpus: int
     energy_price: tuple[float, str] | None = None

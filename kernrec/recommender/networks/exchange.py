@@ -63,8 +63,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces. A network's totals assume that power during all-reduces equals the mean power
-    of the layers."""
+    """Total latency of the all-reduces. Totals assume that they use the mean power of the layers."""
     link: str
     """Description of the link between the GPUs, with its bandwidth."""
 
@@ -92,12 +91,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth between GPUs of a tensor-parallel group in bytes per second and direction, and its
-    description.
-
-    Args:
-        gpu: model of all GPUs in the group.
-    """
+    """Return the bandwidth between GPUs of a group, in bytes per second and direction, and its description."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -108,12 +102,7 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the predicted time of an all-reduce in seconds.
-
-    Args:
-        size: size of the tensor in bytes.
-        rate: bytes per second of the links, in each direction.
-    """
+    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and direction."""
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 

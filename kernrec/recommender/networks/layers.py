@@ -37,8 +37,7 @@ class NetworkRequest:
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for the network's. In a quantized network, an 8-bit or 4-bit type applies only to
-    the quantized layers."""
+    """Data type of all layers; None for the network's. A quantized type applies only to the quantized layers."""
     layout: str | None = None
     """Layout of the layers whose op supports it; None for the network's."""
     fixed: Mapping[str, int] = field(default_factory=dict)
@@ -48,8 +47,7 @@ class NetworkRequest:
     tp: int = 1
     """Number of GPUs in the tensor-parallel group. The answer describes one of these GPUs."""
     context: int | None = None
-    """Number of tokens that a generated token attends to or, for a prompt, its length; None for the workload's
-    number."""
+    """Number of tokens that a generated token attends to, or length of a prompt; None for the workload's number."""
     phase: str | None = None
     """Phase if the workload is a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""

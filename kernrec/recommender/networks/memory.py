@@ -1,6 +1,4 @@
-"""Estimate the memory that a network needs (weights, keys and values, activations, workspaces), and check that
-it fits.
-"""
+"""Estimate and check the memory that a network needs: weights, keys and values, activations, workspaces."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

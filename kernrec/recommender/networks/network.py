@@ -46,8 +46,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend. With a lower fraction,
-kernrec's kernels would make up most of the backend's total."""
+"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend."""
 
 
 def answer_network(

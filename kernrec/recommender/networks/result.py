@@ -97,20 +97,15 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if there is no recommendation or no
-        baseline."""
+        """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether it is worth replacing the backend by a custom kernel in this layer.
-
-        The kernel must save at least `WORTH_IT` of the baseline's cost, and must cost less than the baseline even at
-        the unfavorable ends of both intervals. The value is None if there is a recommendation, but no baseline to
-        compare it with.
-        """
+        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, and costs less even at the unfavorable
+        ends of both intervals. None if there is a recommendation, but no baseline to compare it with."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -122,8 +117,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def certain(self) -> bool:
-        """Whether the recommendation costs less even if it has the upper end of its interval and the baseline the lower
-        end."""
+        """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
@@ -137,8 +131,7 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def run_costs(self) -> Costs:
-        """Latency and energy of the layer with the program that should run it: the backend, or else kernrec's
-        kernel."""
+        """Latency and energy with the program that should run the layer: the backend, or else kernrec's kernel."""
         return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
@@ -266,8 +259,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's total, which has no
-entry, comes before all others."""
+"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's comes first."""
 
 
 @dataclass(frozen=True)
@@ -289,8 +281,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     totals: tuple[Total, ...]
     """Totals, best by the objective first."""
     adjusted: tuple[str, ...] = ()
-    """Notes on how the answer differs from the request, for example on layers that are answered in another data
-    type."""
+    """Notes on how the answer differs from the request, for example in the data type of a layer."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """Layouts that were selected for layers with a free layout and differ from the op's default, keyed by op."""
     backend: str = ""
@@ -366,8 +357,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the names of the layers that take the most time, with their fractions of the time of the network. The
-        all-reduces between GPUs count as one layer."""
+        """Return the names of the longest layers and their fractions of the time. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -385,8 +375,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self._by_time[:MOST_SHOWN]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` layers that take the longest, longest first. If `most` is None, return
-        `layers_that_matter`."""
+        """Return the `most` longest layers, longest first, or `layers_that_matter` if `most` is None."""
         return self.layers_that_matter if most is None else self._by_time[:most]
 
     @property
@@ -458,11 +447,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, including the expected regret of each layer and of the network.
-
-        Regret is the expected loss from choosing a config that is not the best. It is keyed by objective. The network's
-        regret is the sum of the regrets of its layers, as a fraction of their total cost.
-        """
+        """Return plain values for JSON, including the expected regret (loss from not choosing the best config) of each
+        layer, and of the network as a fraction of its total cost. Regrets are keyed by objective."""
         document = self.as_dict()
         lost: dict[str, float] = {}
         spent: dict[str, float] = {}

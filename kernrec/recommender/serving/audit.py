@@ -59,8 +59,7 @@ class AuditedFile:
 
     file: TunedFile
     shipped: str
-    """Path of the file that the engine ships, relative to the folder of this kind of file; empty if the engine has no
-    such file."""
+    """Path of the file that the engine ships, relative to the folder of its kind; empty if there is none."""
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
@@ -161,11 +160,9 @@ class AuditRequest:
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton, which only SGLang needs; None for the installed release or, without one, the newest for which
-    SGLang has files."""
+    """Release of Triton for SGLang; None for the installed or, without one, the newest with SGLang files."""
     release: str | None = None
-    """Release of the engine; None for the installed release or, if the engine is not installed, the newest that kernrec
-    knows."""
+    """Release of the engine; None for the installed or, without one, the newest that kernrec knows."""
     device: str = ""
     """Name of the GPU as its driver reports it; empty for the name in the catalog."""
     lora_rank: int | None = None
@@ -173,8 +170,7 @@ class AuditRequest:
     compare: bool = True
     """Whether to compare configs for missing files. If it is false, files are only listed."""
     everything: bool = False
-    """Whether to also compare configs for files that the engine has, and for files whose kernel the engine does not
-    run."""
+    """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -334,8 +330,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the path at which to write a file, relative to the folder for new files. Engines read some files only from
-    their own package. Such files are written below `package/`, with their path in the package."""
+    """Return a file's path below the folder for new files. Files of the engine's package are below `package/`."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"

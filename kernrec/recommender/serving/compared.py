@@ -35,8 +35,7 @@ the root mean square of this error over eight pairs of configs on an A100 and an
 the candidates are too similar for such a comparison (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation like `PAIR_SPREAD`, for kernels of which engines have no files to compare with. It is the
-analytical model's error for other kernels that are bound by DRAM."""
+"""Standard deviation like `PAIR_SPREAD`: the analytical model's error for other kernels bound by DRAM."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,13 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and the engine's default config with their costs, best first. Measured configs come before predicted
-    ones."""
+    """Candidates and the engine's default config with costs, best first, measured before predicted ones."""
     compared: tuple[Tiles, ...]
     """Configs that were compared, the engine's default first. Some of them may be unable to run."""
     spread: float = PAIR_SPREAD
     """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
-    """Whether costs come from an analysis of the kernel's code. Otherwise, they come from the formula of
-    `expert_ranking`."""
+    """Whether costs come from an analysis of the kernel's code instead of the formula of `expert_ranking`."""
 
     @property
     def best(self) -> Tiles:
@@ -86,11 +83,8 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of `ratio`.
-
-        Both ends are equal if both configs were measured. If the engine's default config is predicted to be the best,
-        the lower end is 1, and the upper end is the gain that the second-best config may have.
-        """
+        """90 % interval of `ratio`. If the engine's default config is predicted to be the best, the lower end is 1, and
+        the upper end is the gain that the second-best config may have."""
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
         factor = math.exp(DEVIATIONS * self.spread)
@@ -101,20 +95,14 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs: the top-ranked configs of `expert_ranking` if it supports the kernel, else a short
-    list.
-
-    Args:
-        gpu: GPU in whose shared memory the tiles must fit.
-    """
+    """Return candidate configs that fit the GPU's shared memory: the best of `expert_ranking`, or a short list."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return the configs that fit the GPU, with their predicted costs, in the order in which `expert_ranking` ranks
-    them."""
+    """Return the configs that fit the GPU, with predicted costs, in the order of `expert_ranking`."""
     ranking, array = shipped_ranking(), configs_array(configs)
     fitting = np.flatnonzero(fits(array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[fitting])
@@ -160,8 +148,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return configs with their costs. Configs that launch like an earlier config, and configs that cannot run, are
-        omitted."""
+        """Return configs with costs, without configs that cannot run or that launch like an earlier config."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -221,8 +208,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Ratio of times up to which there is no gain. Users measured differences of -3 to +3 % between equal configs (vLLM's
-issue 44688)."""
+"""Ratio of times up to which there is no gain. Equal configs differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
 """Ratio of times. If even the upper end of the interval is below this value, the advice is not to create the file."""
 

@@ -55,8 +55,7 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the input. The second matmul has one row for each pair of a token and an expert that it
-        selects."""
+        """Number of rows of the input: tokens or, in the second matmul, pairs of a token and a selected expert."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:

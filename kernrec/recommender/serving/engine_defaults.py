@@ -22,8 +22,7 @@ from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, Tu
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens for which written files have entries. 288 of the 338 expert files of vLLM 0.33.0, and most files of
-SGLang, have entries for these numbers."""
+"""Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
 """Shared memory per block in bytes. On GPUs with less, SGLang has other default configs for fp8."""
 
@@ -31,13 +30,11 @@ _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
 """Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
-"""Rows of a tile and warps in vLLM's default configs for state-space layers, keyed by the maximum state size for which
-they apply."""
+"""Tile rows and warps in vLLM's default configs for state-space layers, keyed by the maximum state size."""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key of the entry that an engine selects: the nearest number of tokens, or the first of two equally
-    near."""
+    """Return the key of the entry that an engine selects: the nearest number of tokens, or the first of two."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -86,13 +83,7 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config that states the columns and the depth of a tile. If they are missing, vLLM's values are filled
-    in.
-
-    Args:
-        tiles: the config. A config for state-space layers is returned unchanged, because it has no columns or depth.
-        rows: number of rows of the input.
-    """
+    """Return a config with columns and depth of a tile, by default vLLM's. State-space configs stay unchanged."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
@@ -153,19 +144,13 @@ _MIDDLE = (
 _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
-"""Tiles for 16-bit types: rows, columns, depth, warps and stages. `_SMALL`, `_MIDDLE` and `_LARGE` are for few, some
-and many rows per expert."""
+"""Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
 _OF_LANE = range(4, 33)
-"""Acceptable numbers of state elements per thread. Fewer elements are too little work for a thread, and more need too
-many registers."""
+"""Acceptable numbers of state elements per thread, limited by too little work and by too many registers."""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return a short list of candidate configs, in the form in which tuned files state them.
-
-    Args:
-        gpu: GPU in whose shared memory the tiles must fit.
-    """
+    """Return a short list of candidate configs that fit the GPU's shared memory, in the form of tuned files."""
     if file.state is not None:
         return _of_state(file.state)
     shape = file.products[0]
@@ -209,8 +194,8 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that the engine runs instead of the kernel that a file tunes, or an empty text if there is
-    none. The text also names the flag that makes the engine run the tuned kernel."""
+    """Return the kernel that an engine runs instead of a file's kernel, with the flag that changes this; may be
+    empty."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

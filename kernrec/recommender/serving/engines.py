@@ -90,8 +90,7 @@ class TunedFile:
     dtype: str | None = None
     """Quantization as stated in the file's name; None if the name does not state any."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU. Blocks and groups have the size that they have after the model was
-    divided among GPUs."""
+    """Quantization of the weights on one GPU, with block and group sizes after the division among GPUs."""
     from_folder: bool = True
     """Whether the engine also reads the file from a folder that the user names, not only from its own package."""
     note: str = ""
@@ -114,8 +113,7 @@ class TunedFile:
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key that an entry for a number of tokens has in the file. This is the number of tokens or, for
-        state-space layers, the number of tokens times the number of heads."""
+        """Return the key of an entry: the number of tokens, times the number of heads for state-space layers."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -194,8 +192,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None if there is
-    none."""
+    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"

@@ -43,11 +43,9 @@ SPACE: Array = np.array(
         )
     )
 )  # fmt: skip
-"""Configs of the search space from which the published near-best sets come, an array (C, 6) with columns in the order
-of `TUNABLES`."""
+"""Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = 80
-"""Minimum compute capability that the ranking supports. From 8.0, Triton pipelines loads with asynchronous copies, as
-on all GPUs with recorded times."""
+"""Minimum compute capability, times 10. From 8.0, Triton pipelines loads with asynchronous copies."""
 
 _LATENCY_S = 700e-9
 """Assumed latency of a load from DRAM, in seconds."""
@@ -60,8 +58,7 @@ _MOST_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class ExpertRanking:
-    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula with known
-    errors."""
+    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula."""
 
     trees: CompactTrees
     level: float
@@ -93,18 +90,13 @@ class ExpertRanking:
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
-        """Return the ratio of a config's predicted time to the lowest predicted time of any config in the search
-        space."""
+        """Return a config's predicted time divided by the lowest predicted time in the search space."""
         configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the configs of the search space with the highest scores, best first.
-
-        Args:
-            gpu: GPU in whose shared memory the tiles must fit.
-        """
+        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first."""
         configs = SPACE[fits(SPACE, gpu)]
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
         return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
@@ -236,7 +228,6 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) with columns in the order of `TUNABLES`. Default values replace missing
-    ones."""
+    """Return configs as an array (C, 6) in the order of `TUNABLES`, with default values for missing ones."""
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

@@ -18,8 +18,7 @@ class Routing:
     """Choices of experts by the tokens of a step, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices, sorted by expert, i32. The list of each expert is padded to whole tiles with the value
-    `choices`."""
+    """Indices of choices (i32), sorted by expert. Each expert's list is padded to whole tiles with `choices`."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int
@@ -29,8 +28,7 @@ class Routing:
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
-    """Return the routing of tokens that choose experts uniformly at random. The seed is fixed, so results are
-    repeatable.
+    """Return the routing of tokens that choose experts uniformly at random, with a fixed seed.
 
     Args:
         top: number of different experts that each token chooses.

@@ -1,9 +1,6 @@
-"""Describe a launch of vLLM's kernel for state-space layers, which processes one token per sequence, with given
-configs.
-
-The arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and
-with states rounded to nearest.
-"""
+"""Describe a launch of vLLM's kernel for state-space layers, for one token per sequence, with given configs. The
+arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and with
+states rounded to nearest."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -65,8 +65,7 @@ class Shipped:
     source: str
     """Text that describes where the names come from."""
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. A path of an SGLang file begins with a folder such as
-    `triton_3_6_0/`."""
+    """Paths of the files, relative to the folder of each kind. SGLang paths begin with, say, `triton_3_6_0/`."""
     folder: Path | None = None
     """Folder of the installed package; None if the names come from kernrec's table."""
 
@@ -98,8 +97,7 @@ class Shipped:
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the Triton release in a file's path as numbers that can be compared, or an empty tuple if it states
-    none."""
+    """Return the Triton release in a file's path as comparable numbers, or an empty tuple if it states none."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
@@ -165,8 +163,7 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in place of the device. Return None if there is no
-    device."""
+    """Return the device in a file name, and the name with `*` in place of the device, or None without a device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
@@ -221,11 +218,9 @@ class JudgedEntry:
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; empty if there is
-    neither."""
+    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; or empty."""
     ratio: float | None = None
-    """Ratio of the entry's predicted time to the lowest predicted time of any config; None if times were not
-    predicted."""
+    """Ratio of the entry's predicted time to the lowest of any config; None if times were not predicted."""
 
 
 @dataclass(frozen=True)
