@@ -102,15 +102,7 @@ class Driver:
         report: Report,
         stopping: Stopping,
     ) -> None:
-        """Prepare a campaign.
-
-        Args:
-            cluster: Actors of the cluster's GPUs.
-            request: Request with the GPUs, effort and time. Its problems are not used, because the chooser has them.
-            chooser: Function that creates the chooser of a GPU model from the model's name and its GPUs' limits.
-            journal: Journal of the campaign's database.
-            report: Function to call with each measurement and each note.
-            stopping: Function that is called often; once it returns true, the campaign ends.
+        """Prepare a campaign. The problems of the request are not used, because the chooser has them.
 
         Raises:
             UsageError: The request's recording contains nothing to replay.
@@ -162,7 +154,7 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Move rows of completed blocks from the journal to the database, in about one twentieth of the time."""
+        """Move rows of completed blocks from the journal to the database, unless the last transfer was recent."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
         with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.

@@ -123,7 +123,6 @@ class GpuActor:
     """Actor that measures on one GPU."""
 
     def __init__(self) -> None:
-        """Prepare the actor without opening its GPU, which `open` does."""
         self._answer = Answer(socket.gethostname())
         self._records = SentRecords()
         self._campaign: Campaign | None = None

@@ -96,12 +96,7 @@ class RayCluster:
     """Ray implementation of the `Cluster` protocol."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
-        """Connect to a cluster and reserve it for this campaign.
-
-        Args:
-            address: Address of the cluster, as for `connect`.
-            database: Database of the campaign. Users who try to start a second campaign see its name.
-            replays: Whether to replay recordings, with one actor per core instead of one per GPU.
+        """Connect to a cluster and reserve it. If the campaign replays recordings, there is one actor per core.
 
         Raises:
             UsageError: There is no cluster at the address, another campaign is running on it, or no node has a GPU.

@@ -224,7 +224,6 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
 
 
 def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
-    """Return the lines of C++ code that create a tensor map."""
     extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
     rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
     return [

@@ -118,7 +118,6 @@ def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
 
 
 def _database(path: Path) -> str:
-    """Return a description of a database and its journal, in one line."""
     try:
         waiting = waiting_measurements(path)
     except OSError as error:

@@ -139,7 +139,6 @@ class GpuPlan(Chooser):
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
     ) -> None:
-        """Create a plan. `survey` and `planner` are None if only the fixed part can be measured."""
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress

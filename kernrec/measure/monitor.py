@@ -1,5 +1,4 @@
-"""Record a GPU's sensors while another program runs. NVML is read at a fixed period, about 0.1 ms of CPU time per
-sample.
+"""Record a GPU's sensors at a fixed period while another program runs.
 
 All values are for the whole board, including other processes and idle power. A trace is the list of samples; it is
 written as a CSV table with one row per sample and the fields of `SensorReading` as columns.
@@ -146,7 +145,6 @@ class NvmlReader:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
     def _find(self) -> str:
-        """Return the UUID of the GPU to monitor."""
         present = local_gpus()
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         visible = [each.uuid for each in present] if named is None else [name.strip() for name in named.split(",")]

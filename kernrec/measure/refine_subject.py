@@ -217,7 +217,6 @@ class Knowledge:
     """Joint posterior of the costs of all contenders, with the names of problems and configs."""
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
-        """Create the posterior from predictions and from the rows of the request's database."""
         self.subject = subject
         self._objective = request.objective
         self._point = request.point

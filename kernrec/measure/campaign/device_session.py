@@ -221,7 +221,7 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the seconds, including energy windows, after which the worker is killed during a measurement."""
+        """Return the time limit in seconds for measuring a config, including its energy windows."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s
@@ -251,7 +251,6 @@ class BlockControl:
     """Control of a campaign's blocks, which begins each block and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
-        """Create a control. `begin` starts the first block; `name` is the session's name in rows."""
         self._session = session
         self._journal = journal
         self._name = name

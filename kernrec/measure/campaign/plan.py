@@ -212,10 +212,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Fill in missing (NaN) predictions in seconds, shape (tasks,), from other tasks of the same kernel.
-
-    Return None if no task has a prediction.
-    """
+    """Fill in missing (NaN) predictions in seconds, shape (tasks,), or return None if all are missing."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):

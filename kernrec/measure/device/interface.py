@@ -19,14 +19,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
     """Error that is raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
-        """Create a failure.
-
-        Args:
-            outcome: Outcome that is stored in the row.
-            message: Reason. It is cut to 500 characters.
-            lost: Whether the process can no longer use the device, for example after an illegal memory access.
-            report: Values that were measured before the failure.
-        """
+        """Create a failure. `lost` states that the process can no longer use the device."""
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
         self.lost = lost

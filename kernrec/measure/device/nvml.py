@@ -306,7 +306,7 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Return whether the GPU reports instantaneous power. Older functions may report only a mean over a second."""
+        """Return whether the GPU reports instantaneous power instead of only a mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:

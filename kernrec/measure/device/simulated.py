@@ -109,14 +109,7 @@ class SimulatedGpu:
         sensors: SimulatedSensors | None = None,
         seed: int = 0,
     ) -> None:
-        """Create a simulated GPU.
-
-        Args:
-            info: Description of the GPU.
-            kernel_of: Function that returns the simulated kernel of a config, or raises `MeasurementFailure`.
-            sensors: Behavior of the sensors.
-            seed: Seed for selecting the skipped updates of the energy counter.
-        """
+        """Create a simulated GPU. `kernel_of` returns a config's simulated kernel, or raises `MeasurementFailure`."""
         self.info = info
         self.sensors = sensors or SimulatedSensors()
         self._kernel_of = kernel_of

@@ -157,10 +157,7 @@ def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | No
 def _bend(
     idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
 ) -> float:
-    """Return the time at which the lines through the energy counter's idle and loaded readings intersect.
-
-    `power_w` is the mean power without and with load, which was steady in the last `window_s` of `loaded`.
-    """
+    """Return the time at which the lines through the counter's readings without and with load intersect."""
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
     assert idle_ticks is not None  # Both lists have enough updates here.
     assert load_ticks is not None

@@ -35,12 +35,7 @@ class WorkerClient:
     """Client of a worker process. The process is started at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
-        """Create a client without starting the process.
-
-        Args:
-            opening: Request that opens the device.
-            stopping: Function that is called while the client waits. If it returns true, the worker is killed.
-        """
+        """Create a client without starting the process. Once `stopping` returns true, the worker is killed."""
         self._opening = dict(opening)
         self._stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None
