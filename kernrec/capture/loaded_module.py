@@ -240,8 +240,7 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the memory and address of a variable, and write the variable's current or else initial value to the
-        memory."""
+        """Set the memory and address of a variable, and write its current or else initial value to the memory."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]

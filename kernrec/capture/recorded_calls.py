@@ -103,8 +103,7 @@ class Recorder:
         self.launches = 0
         self.called = False
         self.refused: set[str] = set()
-        """Launches of Triton functions that a call file cannot describe, each as a text with the function and the
-        reason."""
+        """Launches of Triton functions that a call file cannot describe, each with the function and the reason."""
 
     @property
     def functions(self) -> int:
@@ -117,8 +116,7 @@ class Recorder:
         Args:
             module: Code of the kernel.
             launch: Launch to record.
-            allocations: Sizes in bytes of the allocations in the last address range to which arguments point, by
-                address.
+            allocations: Sizes in bytes of the allocations in the last address range, by address.
         """
         with self._lock:
             self.launches += 1

@@ -51,8 +51,7 @@ class Textures:
             extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
             place: Bytes from one row to the next, or 0 if rows are contiguous; and flags of the CUDA array.
-            modes: The address mode; and whether to filter, to normalize integers to [0, 1] and to normalize
-                coordinates.
+            modes: Address mode; and whether to filter, to normalize integers to [0, 1] and to normalize coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -87,8 +86,7 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return the buffers together with those of the images, and the images by name. A buffer is a copy if the rows
-        of its image have gaps."""
+        """Return the buffers together with those of the images (without gaps between rows), and the images by name."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)

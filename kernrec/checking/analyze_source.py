@@ -107,7 +107,6 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
     """Analyze a source in this process. Return the analysis, and notes on how the source was read.
 
     Args:
-        wanted: Source and launch to analyze.
         folder: Folder for the source.
         database: Path of the database for the profiles.
         processes: Number of processes that emulate.
@@ -142,7 +141,6 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
     Args:
         source: Text of the source in CUDA C++ or PTX.
-        gpu: Name of the GPU.
         arguments: Descriptions of the arguments in the order of the parameters, or values by name.
         grid: Number of thread blocks along one to three axes.
         block: Threads per block along one to three axes.
@@ -219,9 +217,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     """Explain the performance of a kernel, with the launch that the host code in its file makes.
 
     Args:
-        path: Path of the CUDA file.
         words: Name of the kernel, and what the user specified about its launch.
-        gpu: GPU for which to explain.
         database: Path of the database for the profiles.
         objective: Objective by which to judge other configs.
 

@@ -104,8 +104,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create arguments by name from descriptions in the form of `kernrec check`, in the order of the kernel's
-    parameters. A number is named by its position.
+    """Create arguments by name from descriptions as for `kernrec check`. A number is named by its position.
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -123,8 +122,7 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks. A kernel that runs more counts as an endless
-loop."""
+"""Maximum number of PTX instructions for a batch of thread blocks, beyond which a kernel counts as an endless loop."""
 _TERMS = 4096.0
 """Number of terms per sum that the default tolerance assumes, because the actual number is not known."""
 
@@ -165,8 +163,7 @@ class CheckResult:
     registers: int | None
     """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes per thread that the compiler stores to and loads from local memory for spilled registers, or None for
-    PTX."""
+    """Bytes per thread of spilled registers that are stored to and loaded from local memory, or None for PTX."""
     arrays: Mapping[str, np.ndarray]
     """Contents of all arrays after the launch, by name."""
 

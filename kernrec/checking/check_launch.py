@@ -84,7 +84,6 @@ def check_launch(
         module: Module that was compiled with line information.
         launch: The launch. The contents of its buffers change.
         describer: Converts reports of the emulator to findings.
-        limits: Time limit and limits of the GPU.
         uninitialized: Names of buffers that nothing wrote before the launch.
 
     Raises:
@@ -243,9 +242,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
     """Prepare the launch of one kernel in a CUDA file.
 
     Args:
-        path: Path of the CUDA file.
         words: Name of the kernel, and what the user specified about its launch.
-        gpu: GPU for which to compile.
         seconds: Maximum run time of the launch.
         zeros: Whether integer arrays with unknown values contain zeros, because other values may be out of range.
 
@@ -275,8 +272,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process. Raises `CompileError` if the compiler rejects
-    it."""
+    """Compile a source with line information, in a separate process. Raises `CompileError` if this fails."""
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
     )

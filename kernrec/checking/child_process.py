@@ -40,8 +40,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed. They exceed `time_s`, because other processes may use the CPU,
-        too."""
+        """Seconds after which a process is killed, more than `time_s`, because other processes may use the CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -122,7 +121,6 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
         task: Name of a task of the worker.
         request: Arguments of the task, as JSON values. Arrays are in files in the folder.
         folder: Private folder of the task, the only one to which the child process can write.
-        limits: Limits of time, memory and sizes.
 
     Raises:
         UsageError: The request is not valid.

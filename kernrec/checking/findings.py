@@ -191,8 +191,7 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML for a program: a test case with the findings for each checked kernel, or with the
-    reason why it could not be checked."""
+    """Return a JUnit report in XML: the findings of each checked kernel, and why others could not be checked."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

@@ -3,8 +3,7 @@
 A connection starts with an empty database in memory and attaches the file to it under the name `db`. Every statement
 names its tables in full (`db.measurement`), so it uses only base tables of the file, never the file's views or macros.
 The connection loads no extension, its settings are locked, and it cannot access other files, except in a private folder
-through which rows are exchanged. DuckDB is imported only when a file is opened, because the import takes longer than a
-query.
+through which rows are exchanged. DuckDB is imported only when a file is opened.
 """
 
 import os
@@ -154,7 +153,6 @@ def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
 
 
 def quoted(text: object) -> str:
-    """Return a text as a quoted SQL string."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
@@ -213,7 +211,6 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a database if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -240,8 +237,7 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short to contain its used blocks. Otherwise, DuckDB would fail only when it
-    reads a missing block."""
+    """Raise `UsageError` if a file is too short to contain its used blocks, which DuckDB would notice only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:

@@ -153,8 +153,7 @@ class Database(DatabaseQueries):
         Args:
             mark: Mark of the file, or None if kernrec should not write a mark.
             state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
-            filtered: Whether to hide the rows that the mark lists, and to ignore what another person's file states
-                about the contributors of its rows.
+            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -202,7 +201,6 @@ class Database(DatabaseQueries):
 
     @classmethod
     def memory(cls) -> "Database":
-        """Return an empty database in memory."""
         connection = connect_memory()
         schema.migrate(connection, 0, views=False)
         return cls(connection, "the database in memory")
@@ -241,8 +239,7 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, all or nothing, and return the measurements' keys in
-        order."""
+        """Add measurements with their configs and problems, all or nothing, and return their keys in order."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -298,12 +295,10 @@ class Database(DatabaseQueries):
         """Add the rows of files that the database does not have yet, all or nothing, and return the number of new rows.
 
         Args:
-            write: Function that writes files of checked rows into a given folder, in the form that `exchange.add_rows`
-                reads.
+            write: Function that writes files of checked rows into a given folder, for `exchange.add_rows`.
             apart_from: Columns of `measurement` to ignore when searching for a stored row that equals a new row.
             then: Function that receives the same folder and returns additional SQL statements for the same transaction.
-            signer: Public key of the rows' owner. Empty if the owner is unknown, None if the rows are the database's
-                own.
+            signer: Public key of the rows' owner. Empty if the owner is unknown, None for the database's own rows.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -313,7 +308,6 @@ class Database(DatabaseQueries):
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
 
     def rescale(self) -> None:
-        """Estimate the scales of GPUs again, after measurements were withdrawn or restored."""
         with one_line(self.path), transaction(self._connection):
             update_scales(self._connection)
 

@@ -50,19 +50,16 @@ def add_rows(
 
     Args:
         connection: Connection to the database, which is attached as `db`.
-        folder: The connection's `exchange_folder`. Its files have no duplicate rows. Columns that a file lacks are
-            NULL.
+        folder: The connection's `exchange_folder`, without duplicate rows. Columns that a file lacks are NULL.
         path: Path of the database, for messages.
-        apart_from: See `Database.add_from`.
+        apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
-        signer: See `Database.add_from`.
 
     Returns:
         Number of added rows.
 
     Raises:
-        UsageError: A row has the key of a stored row with another content. Somebody changed the stored row or
-            constructed a hash collision.
+        UsageError: A row has the key of a stored row with another content: a changed row or a hash collision.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):

@@ -26,8 +26,7 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query for the scales of GPUs, which reads `sourced_rows`, with the columns of the table
-    `card_scale`.
+    """Return an SQL query on `sourced_rows` for the scales of GPUs, with the columns of the table `card_scale`.
 
     Args:
         part: SQL condition on the rows to use.
@@ -83,8 +82,7 @@ def scales_among_few() -> str:
     """Return an SQL source that replaces `card_scale` when a model is trained.
 
     A model trained on two unscaled GPUs would mistake the difference between the GPUs for a difference between configs.
-    So here two contributors are enough. The scale is relative to the user's own GPUs if there are any, otherwise to the
-    median of all contributors.
+    So here two contributors are enough. The scale is relative to the user's own GPUs or, without any, to the median.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -97,8 +95,7 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the scales in a database again, within the caller's transaction. If the rows have too few contributors,
-    only delete the old scales."""
+    """Estimate the scales again, within the caller's transaction. Without enough contributors, delete them."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

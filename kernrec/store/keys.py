@@ -122,8 +122,7 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a file with a new private key that only the user can read, and return the public key. Never replace a
-    file."""
+    """Create a file with a new private key for this user only, and return the public key. Never replace a file."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)

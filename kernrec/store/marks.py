@@ -4,8 +4,8 @@ A mark is a small file in the cache folder. It identifies the content of a datab
 size and times of the last change. Only the superuser can set `st_ctime`.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. The rows of any other file count as other people's rows, and kernrec ignores what the file states about names,
-scales and contributors.
+rows. The rows of any other file count as other people's rows, and the file's names, scales and contributors are
+ignored.
 """
 
 import json
@@ -41,7 +41,6 @@ class Mark:
     writing: str = ""
     """Device and inode of the file that this user's kernrec has open for writing, or had open when it was killed."""
     faults: Faults = field(default_factory=dict)
-    """Keys of the rows that queries must skip, by table and fault."""
     checked_at: float = 0.0
     """Time of the last check, in seconds since 1970."""
 
@@ -57,8 +56,7 @@ class Mark:
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and of DuckDB's write-ahead log, or an empty text without a
-    file."""
+    """Return a text that identifies the content of a file and of DuckDB's write-ahead log. Empty without a file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -71,7 +69,6 @@ def file_state(path: Path) -> str:
 
 
 def inode_of(state: str) -> str:
-    """Return the device and inode in a result of `file_state`."""
     return " ".join(state.split("\n")[1].split()[:2]) if state else ""
 
 

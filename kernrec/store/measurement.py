@@ -48,8 +48,7 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. All fields are None if it was not
-    measured."""
+    """Energy of one launch sequence under sustained load, with idle power. All fields are None if not measured."""
 
     sustained_latency_s: float | None = None
     """Latency of one launch sequence during the energy window, in seconds."""
@@ -111,13 +110,11 @@ class DeviceReport:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        """Return the report for the JSON values that `as_json` returned."""
         return build(cls, {name: report_value(name, value) for name, value in values.items()})
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to the type of the field. If this is impossible, the database later refuses the
-    value."""
+    """Convert a column's value to the field's type if possible. Otherwise, the database later refuses the value."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -181,13 +178,10 @@ def as_json(record: Any) -> dict[str, Any]:
 
 
 NEWEST_PROTOCOL = 1
-"""Version of the measuring protocol (docs/protocol.md) that this program follows, also in `db/schema/views.sql`. Rows
-of newer protocols are refused."""
+"""Newest supported version of the measuring protocol (docs/protocol.md), also in `db/schema/views.sql`."""
 
 
 class Outcome(StrEnum):
-    """Outcome of a measurement."""
-
     OK = "ok"
     COMPILE = "compile"
     """The kernel did not compile with this config."""
@@ -264,7 +258,6 @@ class MeasurementOrigin:
     block: int | None = None
     """Number of the block in the session: the measurements between two runs of the reference kernels."""
     position: int | None = None
-    """Position of the measurement in its block."""
     reference_age_s: float | None = None
     """Seconds since the reference kernels were last measured."""
     reference_latency: float | None = None

@@ -1,5 +1,4 @@
-"""Hold the measurement log in memory for queries: the measured costs and failures on a GPU, read from the query
-file."""
+"""Hold the measurement log in memory for queries: measured costs and failures on a GPU, from the query file."""
 
 import json
 import re
@@ -38,7 +37,6 @@ class MeasuredAnswer:
     sessions: int
     protocol_version: int
     measured_at: datetime
-    """Time of the latest measurement, in UTC."""
     device: str | None
     """Name that the driver reports for the GPU."""
     power_limit_w: float | None
@@ -79,7 +77,6 @@ class FailedConfig:
     config: dict[str, int]
     outcome: str
     failed_at: datetime
-    """Time of the latest failure, in UTC."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +168,7 @@ class MeasurementLog:
 
 
 class LogRows:
-    """Rows of one database from which to build a `MeasurementLog`: results of the queries `ANSWERS`, `FAILURES`,
-    `SIGNERS` and `_OTHERS`."""
+    """Rows of one database for a `MeasurementLog`, from the queries `ANSWERS`, `FAILURES`, `SIGNERS` and `_OTHERS`."""
 
     def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
         self.answers = answers
@@ -189,8 +185,7 @@ class LogRows:
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Build a log from these rows. Answers show `title` as the name of the database. Pass `signed` for pulled
-        rows."""
+        """Build a log from these rows. Answers show `title` as the database's name. Pass `signed` for pulled rows."""
 
         def whole(row: _Row) -> _Row:
             values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
@@ -322,8 +317,7 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Parse the configs in rows from JSON. Raises `UsageError` if an earlier version of kernrec merged an invalid
-    config."""
+    """Parse the configs in rows from JSON. Raises `UsageError` for invalid configs, which earlier versions merged."""
     # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:

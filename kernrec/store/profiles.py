@@ -128,9 +128,7 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return the profiles of a kernel in a database or file as arrays, by launch.
-
-    If several compilers profiled the same variant, the profile of the newest compiler is used.
+    """Return the profiles of a kernel in a database or file as arrays, by launch. The newest compiler takes precedence.
 
     Args:
         source: SQL table or table function that contains the profiles.

@@ -55,8 +55,8 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows each. Return the path and number of rows of
-        each."""
+        """Write the rows of a query to Parquet files of at most `most` rows each, and return paths and numbers of
+        rows."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -143,14 +143,12 @@ class DatabaseQueries:
             return read_rows(self._connection, gpu, problems, signed).log(title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
-        """Return the measured answers of some kernels for a problem on a GPU, fastest first."""
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, by launch.
 
         Args:
-            sm: Architecture, such as 80.
             own: Whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
         """
         with one_line(self.path):
@@ -192,8 +190,7 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of rows that were changed after they were written, so that the key is not the content's
-        hash."""
+        """Return the keys of changed rows, whose key is not the hash of their content."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 

@@ -1,23 +1,16 @@
 """Cache everything that queries read from a database in a memory-mapped file, the database's query file.
 
-Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. So the query file
-holds these entries by name:
-
-    log, GPU, problem            answers and failures (`MeasurementLog`)
-    profiles, kernel, hash, sm   static profiles by launch (`ProfileTable`)
-    kernels                      the kernels that were analyzed
-    ends                         lowest and highest key of a measurement
-
-An index at the end of the file lists a hash of each entry's name, and the state of the database from which the entries
-were derived.
+Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. The query file
+holds the answers and failures (`MeasurementLog`) of each GPU and problem, the static profiles of each kernel and
+architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest key of a measurement. An index
+at the end of the file lists a hash of each entry's name, and the state of the database.
 
 Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
 needs an empty entry derives it, together with other entries that need few rows. The file is written again if the state
 of the database differs or the file is damaged. So if a process is killed after a commit and before it writes this file,
-the next query is slower, but its answer is the same. If no file can be written, the entries stay in memory.
+the next query is only slower. If no file can be written, the entries stay in memory.
 
-The query file `NAME.query` of the user's own database is beside the database. Query files of other databases are in the
-cache folder.
+The query file `NAME.query` of the user's own database is beside the database, all others are in the cache folder.
 """
 
 import json
@@ -78,8 +71,7 @@ class QueryFile:
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that receives this object and the name of an empty entry, and returns the content of a query file
-            that contains this entry.
+        fill: Function that receives this object and the name of an empty entry, and returns a query file with it.
 
     Raises:
         ValueError: The index is damaged.
@@ -128,8 +120,7 @@ class QueryFile:
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
     def names(self) -> dict[_Name, int]:
-        """Return the names of the entries that may still be empty, with the number of rows from which each is
-        derived."""
+        """Return the names of entries that may still be empty, with the number of rows from which to derive each."""
         entry = self._entry(_NAMES)
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
@@ -229,8 +220,7 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return everything that the entries depend on: the rule for combining rows, and the database's owner, state and
-    faults."""
+    """Return what the entries depend on: the rule for combining rows, and the database's owner, state and faults."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -295,8 +285,7 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the entries to derive now: `name`, then other empty entries that need few rows, those of the same GPU
-    first."""
+    """Return the entries to derive now: `name`, then empty entries that need few rows, first those of the same GPU."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []

@@ -2,8 +2,7 @@
 
 A malformed file can crash DuckDB, and its rows may be false. The child process (`kernrec.store.intake.read_file`)
 checks every row. If a file makes DuckDB crash, hang or exhaust memory, only the child ends, and the user gets a
-one-line error. A file has to be checked only once, because a mark (`kernrec.store.marks`) then identifies the checked
-content.
+one-line error. A file is checked only once, because a mark (`kernrec.store.marks`) then identifies the checked content.
 """
 
 import json
@@ -43,8 +42,8 @@ class Limits:
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """Return the limits for reading a file of `size` bytes. Checking 9.7 MB with 30,000 rows took 1.7 s of CPU time
-        (`tools/bench.py store`)."""
+        """Return the limits for a file of `size` bytes. Checking 9.7 MB took 1.7 s of CPU time (`tools/bench.py
+        store`)."""
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
@@ -88,7 +87,6 @@ def read_apart(
         title: Name of the file, for messages.
         size: Size of the file in bytes, from which the resource limits follow.
         folder: Private folder to which only the child process writes.
-        reader: Name of the reader module.
 
     Raises:
         UsageError: The reader refuses the file, or the child process ends without an answer.
@@ -146,7 +144,7 @@ def check_database(path: Path, rows: bool, state: str) -> None:
 
     Args:
         rows: Whether to refuse the database if it has an impossible row.
-        state: State that the file must have (`marks.file_state`). The file is refused if its state differs.
+        state: State that the file must have (`marks.file_state`).
     """
     with scratch_folder() as folder:
         _read_file("check", path, folder, rows=rows, state=state)

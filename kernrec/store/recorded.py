@@ -3,8 +3,7 @@
 The folder `db/prebuilt/recorded` has a Parquet file for each op; `contents.json` describes these files, and
 `tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
 convolution (`padded_dimension`). The first query about an op converts the op's file to arrays in the user's cache
-folder, sorted by a hash of the GPU and the problem without its number of items. Later queries map the arrays into
-memory.
+folder, sorted by a hash of the GPU and the problem without its number of items. Later queries map the arrays.
 """
 
 import json
@@ -47,8 +46,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts of calls in a loop at the GPU's default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time if somebody repeats the recording, possibly with a later backend version, in
-    seconds."""
+    """90 % interval of the time in seconds if somebody repeats the recording, possibly with a later backend version."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -73,7 +71,6 @@ def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ..
 
 
 def has_recorded(op: str, gpu: GPU) -> bool:
-    """Return whether kernrec ships recordings of an op on a GPU."""
     return gpu.name in contents().get(op, {}).get("gpus", ())
 
 
@@ -97,11 +94,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording in one row of an op's table.
-
-    Args:
-        row: Row number in the table, from `rows_beside`.
-    """
+    """Return the recording in one row of an op's table. `rows_beside` returns the row numbers."""
     return _baseline(_table(op), row, gpu)
 
 

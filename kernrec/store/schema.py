@@ -91,9 +91,6 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
     """Return the number of the last migration of the attached file, or 0 if the database has no tables.
 
-    Args:
-        writing: Whether the caller wants to write to the file.
-
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, its tables differ from the schema, or
             `writing` is set and writing would run code that the file contains.
@@ -182,8 +179,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # Relations of `views.sql`, as parts of queries.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify one measurement of a session. Two rows of one contributor with equal values contradict each
-other."""
+"""Columns that identify one measurement of a session. Two rows of a contributor with equal values are contradictory."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
@@ -215,8 +211,6 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.c
     """Return an SQL query that may use a view of `views.sql`, together with the definitions that it depends on.
 
     Args:
-        name: Name of the view.
-        query: Query that uses the view.
         condition: SQL condition on the measurements, applied while the log is scanned.
         scales: Table or SQL source that replaces `db.card_scale`.
     """
@@ -246,7 +240,6 @@ class Layout:
     """Definitions of the tables of a schema. Every mapping is keyed by the table's name."""
 
     statements: Mapping[str, str]
-    """SQL statement that creates a table."""
     columns: Mapping[str, Mapping[str, str]]
     """SQL types of a table's columns, by column name and in order. The first column is the key."""
     checks: Mapping[str, list[str]]
@@ -256,8 +249,7 @@ class Layout:
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the layout of the tables after a migration, by default the last. The result is cached, because creating
-    the tables takes 100 ms."""
+    """Return the layout of the tables after a migration, by default the last. The result is cached."""
     import duckdb
 
     number = len(migrations()) if step is None else step

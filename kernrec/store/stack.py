@@ -20,15 +20,13 @@ _Read = TypeVar("_Read")
 
 
 class Stack:
-    """Read-only view of several databases. They are closed between two queries, so that a collector can write to
-    them."""
+    """Read-only view of several databases, which are closed between queries so that a collector can write to them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Check that the databases can be read.
 
         Args:
-            databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) if it exists, and then
-                the database of pulled rows if it exists.
+            databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) and the pulled one.
 
         Raises:
             UsageError: A database cannot be read.
@@ -58,7 +56,6 @@ class Stack:
 
     @property
     def empty(self) -> bool:
-        """Whether the stack has no databases."""
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
@@ -114,8 +111,7 @@ class Stack:
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
         """Return what all databases contain about a GPU and problem: measurements and failures of the given kernels,
-        and the fastest measurements of other kernels. Only the first database that has measurements of a config
-        counts."""
+        and the fastest measurements of other kernels. Only the first database with measurements of a config counts."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()
@@ -130,8 +126,7 @@ class Stack:
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest key of all measurements, to distinguish logs with equal numbers of
-        rows."""
+        """Return a hash of the lowest and highest key of all measurements. It distinguishes logs of equal size."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]

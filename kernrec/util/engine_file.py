@@ -11,8 +11,7 @@ PATTERN = "_engine.*"
 """Matches the file names of all compiled engines in the package folder, whatever their sources and Python version."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
-"""Whether one compiled engine works with all versions of Python from 3.12 on, as nanobind supports on Linux and
-macOS."""
+"""Whether one compiled engine works with all versions of Python from 3.12 on (nanobind, on Linux and macOS)."""
 
 _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
 
@@ -32,8 +31,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine, or None if it is missing or was compiled from other sources than the
-    checkout's."""
+    """Return the path of the compiled engine, or None if there is none for the checkout's sources."""
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

@@ -89,8 +89,7 @@ def write_whole(
 
     Args:
         data: Content of the file, or a function that writes the content to an open file.
-        shared: Whether other users read the file. If so, its permissions follow the umask, and it is on disk before it
-            appears.
+        shared: Whether other users read the file: the umask sets its permissions, and it is on disk before it appears.
         mode: Permission bits of the file. By default, they follow from `shared`.
 
     Raises:
@@ -126,8 +125,7 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file without waiting, and return whether this process now holds the lock. Closing the file releases
-    it."""
+    """Lock an open file without waiting, and return whether this worked. Closing the file releases the lock."""
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:

@@ -1,8 +1,7 @@
 """Format values for people: numbers with units, counts, configs, rows of tables and notes.
 
 `short_config` formats a config of a matmul as `128x128x32 w64x32 s3 k4`, for its block sizes, warp sizes, pipeline
-stages and split. Neutral values are omitted, such as a split into one part or a switch that is off. A tunable without a
-short form is written as name=value.
+stages and split. Neutral values are omitted, such as a split into one part or a switch that is off.
 """
 
 import json
@@ -118,8 +117,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""For other tunables, by name: prefix of the printed value, and the value that is not printed. For a switch with values
-0 and 1, only the prefix is printed."""
+"""For other tunables, by name: prefix, and the value that is not printed. Switches print only the prefix."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
@@ -139,8 +137,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Describe the parts of a short config of these tunables, in order: (code, description), such as ("wNxN", "warp_m x
-    warp_n")."""
+    """Return (code, description) for the parts of a short config, such as ("wNxN", "warp_m x warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:

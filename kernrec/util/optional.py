@@ -28,10 +28,6 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
     """Check that some libraries are installed, before long work that would import them later.
 
-    Args:
-        modules: Import names of the libraries.
-        purpose, extra: See `import_optional`.
-
     Raises:
         KernrecError: A library is not installed. The message names the extra.
     """

@@ -1,8 +1,7 @@
 """Start, confine and kill child processes on every platform, and decide whether to fork them.
 
 A forked child inherits all imports at no cost, but only one thread. If another thread holds a lock during the fork, the
-lock is never released in the child. So a process with other threads spawns its children instead, unless these threads
-declare that they hold no lock.
+lock is never released in the child. So a process with threads that may hold a lock spawns its children instead.
 
 On Linux since 5.13, Landlock can permanently deny a thread and the processes that it starts access to files and the
 network (https://docs.kernel.org/userspace-api/landlock.html).
@@ -35,8 +34,8 @@ https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingle
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child process. With `-P`, the child does not import a
-    `json.py` next to a user's data."""
+    """Return the command that runs a module of this package in a child process, without imports from the working
+    folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -63,8 +62,7 @@ def module_environment() -> dict[str, str]:
 
 
 def own_group() -> dict[str, Any]:
-    """Return the arguments of `subprocess.Popen` that start the child in its own process group, out of Ctrl-C's
-    reach."""
+    """Return the arguments of `subprocess.Popen` that start a child in its own process group, safe from Ctrl-C."""
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
@@ -257,8 +255,7 @@ def collect_rarely() -> None:
 
 @once
 def keep_freed() -> None:
-    """Let the GNU C library keep freed memory. Otherwise, NVRTC would return and request the same pages for every
-    config."""
+    """Let the GNU C library keep freed memory. Otherwise, NVRTC would request the same pages for every config."""
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):

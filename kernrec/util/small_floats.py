@@ -43,8 +43,7 @@ def small_codes(kind: str, values: Array) -> Array:
     """Return the codes (uint8) that represent numbers most closely, in a format that `small_values` can read.
 
     A number halfway between two codes is rounded to the even code. A number beyond the largest one becomes the largest.
-    NaN stays NaN in the 8-bit formats. `e8m0` has no sign: the code is that of the nearest power of two in the
-    logarithm of the absolute value.
+    NaN stays NaN in the 8-bit formats. `e8m0` gets the nearest power of two in the logarithm of the absolute value.
     """
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))
