@@ -223,7 +223,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the description of a field in a command's answer, or else in `kernrec recommend`'s, or empty."""
+    """Return the description of a field in a command's answer, else that of `kernrec recommend`, else an empty text."""
     like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):

@@ -127,7 +127,7 @@ class CompileError(KernrecError):
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header. Not cached: the user may install it."""
+    """A source includes a file that is not an installed CUDA header. It is not cached: the user may install it."""
 
     lasting = False
 

@@ -27,7 +27,7 @@ def code_sm(sm: int) -> int:
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one SM, by compute capability. Shared memory (`smem`) is in bytes, a register is 32-bit."""
+    """Resource limits of an SM, which all GPUs of a compute capability share. Sizes are bytes or 32-bit registers."""
 
     sm: int
     """Compute capability, such as 89."""

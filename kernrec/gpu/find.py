@@ -147,7 +147,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return all GPUs, then all aliases, in their usual spelling, in which order messages suggest them."""
+    """Return the names of all GPUs, then all aliases. Error messages suggest names in this order."""
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 

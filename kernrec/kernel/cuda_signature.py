@@ -116,7 +116,8 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return the name in the source, without parameters and namespaces, of a (mangled) kernel or variable."""
+    """Return the source name, without parameters and namespaces, of the kernel or variable with this
+    (mangled) symbol."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""

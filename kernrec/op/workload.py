@@ -230,6 +230,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the most similar data type that an op supports in a network of this data type."""
+    """Return the data type that an op supports and that is most similar to the network's data type."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

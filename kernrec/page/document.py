@@ -40,8 +40,7 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return a style sheet, script or HTML file of the page. Raises `KernrecError` if Bokeh's files are not
-    installed."""
+    """Return a style sheet, script or HTML file. Raises `KernrecError` if Bokeh is needed but not installed."""
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")

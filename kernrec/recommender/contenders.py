@@ -196,7 +196,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of decision trees for each problem, (C, columns), or only None if a problem lacks `inputs`."""
+    """Return the inputs of decision trees for each problem, (C, columns), or None for each if one lacks `inputs`."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

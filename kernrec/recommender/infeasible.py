@@ -116,7 +116,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of a dimension that a kernel can run, or None if changing this size does not help."""
+    """Return the largest size of a dimension that a kernel can run, or None if its size is not the reason."""
 
     def runs(value: int) -> bool:
         try:

@@ -242,8 +242,7 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer in the data type of the problem or, if neither a kernel nor the GPU supports it, in a
-        replacement."""
+        """Return the answer, in a replacement data type if neither a kernel nor the GPU supports the requested type."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:

@@ -111,7 +111,7 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts. By default, the GPU's or, if energy counts or for one kernel, a range of limits."""
+    """Power limit in watts. None for the default and, if energy counts or for one kernel, a range of limits."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5

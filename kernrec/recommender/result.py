@@ -109,9 +109,9 @@ class Recommendation(RecommendationNames, JsonForm):
     alike: int = 0
     """Number of further configs that this row represents: same machine code, or nearly the same cost."""
     unsure: float = 1.0
-    """Factor on the costs, to account for their error, in comparisons with measured configs; 1 if not needed."""
+    """Factor on costs, for their error, in comparisons with measured configs; 1 if measured, or learned on the GPU."""
     may_be_faster: bool = False
-    """Whether the config's expected latency is lower than that of `fastest`, but too uncertain to rank first."""
+    """Whether the config's expected latency is lower than that of `fastest`, but must be confirmed by measurement."""
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)

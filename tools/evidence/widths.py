@@ -73,8 +73,8 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Return the weight of each row, (N,): equal for kernels, a kernel's GPUs and a GPU's rows; 0 outside
-        `counted`."""
+        """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
+        weights. Rows outside the mask `counted` have weight 0."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -130,8 +130,7 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return the weight of the errors within a width, and of all errors (sums of both sides' errors if there are
-    two)."""
+    """Return the weight of the errors within a width, and of all errors. Errors of two sides are added in all pairs."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

@@ -44,7 +44,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation add to the matmul's kernel, and those of a pass for an activation."""
+    """Return the seconds that bias and activation add to the matmul's kernel, and the seconds of a separate pass."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)

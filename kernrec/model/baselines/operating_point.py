@@ -312,7 +312,7 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return `work_of` for uneven routing: the busiest GPU's expected weights, and all tokens in and out, are moved."""
+    """Return the result of `work_of` for uneven routing, where the busiest GPU only reads its expected weights."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

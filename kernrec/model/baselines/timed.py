@@ -114,7 +114,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (index in `DIMS` of a matmul's items, index for batched matmuls, largest count). Indices may be -1."""
+        """Return the index in `DIMS` of the dimension that counts the items of a matmul, the index for batched matmuls
+        (-1 if there is none), and the largest count to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)

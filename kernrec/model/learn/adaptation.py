@@ -157,7 +157,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation, (F,) each. The latter is infinite for a constant or unknown feature."""
+    """Return mean and standard deviation, (F,) each. The deviation is infinite for a constant or unknown feature."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)

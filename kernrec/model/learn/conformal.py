@@ -114,7 +114,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the interval's key for a GPU, a data type and a kind of rows, or for GPU and data type if it is empty."""
+    """Return the interval's key for a GPU, a data type and, unless `row_kind` is empty, a kind of rows."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 

@@ -84,7 +84,7 @@ class Model:
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
-    """Whether the model beat the analytical model on every held-out kernel, of at least two kernels."""
+    """Whether the model had smaller errors than the analytical model on each of two or more held-out kernels."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
     """Trees by quantity (`HEADS`), or by `SHAPE`."""
 

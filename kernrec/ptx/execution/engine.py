@@ -77,7 +77,7 @@ class _Code(NamedTuple):
     names: list[str]
     """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """For each instruction: index of the name, number of operands, guard register or -1, is the guard negated."""
+    """For each instruction: index of the name, number of operands, guard register or -1, and whether it is negated."""
     operands: np.ndarray[Any, Any]
     """For each operand in preorder: kind; index of the register or symbol, or number of parts; value."""
     blocks: np.ndarray[Any, Any]
@@ -127,7 +127,7 @@ class EngineLaunch:
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Number of active lanes of the warps that have run each basic block."""
         self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
-        """Executions of each basic block by each warp, summed over thread blocks; zero if none is watched."""
+        """Executions of each basic block by each warp, summed over blocks. Zero if no block is watched."""
         self.barriers = 0
         """Number of barriers that thread blocks have passed."""
         self.counts = Counts()

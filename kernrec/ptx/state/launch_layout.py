@@ -64,7 +64,7 @@ class KernelLaunch:
     parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays, keyed by name, which the kernel changes in place. It must not write an array
-    that is not writeable. The name of a `.global` variable stands for its content."""
+    that is not writeable. An array with the name of a `.global` variable is that variable's content."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)

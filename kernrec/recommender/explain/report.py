@@ -155,8 +155,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by name. It is 1 if the figure was zero before and is not
-    now."""
+    """Return the relative change of each figure, keyed by name, or 1 if the figure was zero only before."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -296,8 +295,7 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the other config to the explained one; empty if there is no other
-        config."""
+        """Relative change of each figure from the other config to the explained one; empty without another config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

@@ -194,8 +194,7 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of a file's kernel, with the flag that changes this; may be
-    empty."""
+    """Return the kernel that an engine runs instead of a file's kernel, with a flag that changes this."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

@@ -31,6 +31,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     """Return the routing of tokens that choose experts uniformly at random, with a fixed seed.
 
     Args:
+        experts: number of experts on one GPU.
         top: number of different experts that each token chooses.
         rows: number of rows of a tile.
         ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are omitted.

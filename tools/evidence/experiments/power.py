@@ -73,7 +73,7 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 
 def kernel_of(load: Load) -> str:
-    """Return the name of a load's kernel (one per kind of arithmetic), or empty if its clock comes from its time."""
+    """Return the kernel that a load ran, or an empty text if the load's clock was derived from its time."""
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:

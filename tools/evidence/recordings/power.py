@@ -111,7 +111,7 @@ def vector_add(data: Path) -> Iterator[Load]:
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
-    """Yield BabelStream on an A100 80 GB PCIe (by its limit of 300 W) at locked clocks and power limits."""
+    """Yield BabelStream on an A100 80 GB PCIe (identified by its limit of 300 W) at locked clocks and limits."""
     for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
         if row["benchmark"] == "babelstream":
             power_w = row["energy_wh"] * 3600 / row["time_s"]

@@ -117,7 +117,7 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return profiles, inputs, configs and times of the configs with profiles, or None if there are none."""
+    """Return profiles, model inputs, configs and times of the configs with profiles, or None without any profile."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None
