@@ -34,7 +34,7 @@ uint32_t rank_of_address(uint64_t address, uint32_t own_rank);
 
 // Byte of the shared memory of a batch of thread blocks.
 struct SharedPlace {
-    uint32_t block;  // block's position in the batch
+    uint32_t block;  // number of the block in the batch
     uint32_t byte;
 
     uint64_t key() const { return uint64_t(block) << 32 | byte; }
@@ -44,7 +44,7 @@ struct SharedPlace {
 
 // --- mbarrier (PTX ISA, section "mbarrier") ---
 
-constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum arrivals per phase, and pending bytes
+constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum number of arrivals per phase, and of pending bytes
 
 // State of a barrier. Its 8 bytes are opaque in PTX. Here, bits 0 to 19 hold pending arrivals, 20 to 39 expected
 // arrivals, 40 to 60 the transaction count, and 61 the parity. The two highest bits are 01 if the barrier is
@@ -52,7 +52,7 @@ constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum arrivals per phase,
 struct BarrierPhase {
     int64_t pending;
     int64_t expected;
-    int64_t bytes;    // announced bytes that are missing; negative if bytes arrive first
+    int64_t bytes;    // announced bytes that have not arrived; negative if bytes arrive first
     uint32_t parity;  // 0 in the first phase, then alternates
 
     uint64_t word() const;
@@ -75,7 +75,7 @@ class Mbarriers {
     // Count arrivals; return the previous word. `drops` is for mbarrier.arrive_drop, and `completes` is false for
     // .noComplete.
     uint64_t arrive(SharedPlace place, int64_t count, bool drops = false, bool completes = true);
-    // Let this phase wait for more arrivals (cp.async.mbarrier.arrive without .noinc).
+    // Increase the number of arrivals for which this phase waits (cp.async.mbarrier.arrive without .noinc).
     void await_more(SharedPlace place, int64_t count);
     // Return whether the phase with this parity is complete.
     bool passed(SharedPlace place, uint32_t parity) const;
@@ -157,7 +157,7 @@ inline uint32_t swizzled(uint32_t address, uint32_t span_bytes) {
 struct CopyRun {
     int64_t offset;  // bytes from the start of the tensor, or of shared memory
     uint32_t bytes;
-    bool inside = true;  // if not, reads return the fill value, and writes are dropped
+    bool inside = true;  // if false, reads return the fill value, and writes are dropped
 };
 // Return the box whose first element has these coordinates, dimension 0 fastest. Before the call, compare
 // `shared_bytes()` with the size of shared memory, because malicious maps describe terabytes.
@@ -170,7 +170,7 @@ TensorMap with_four_rows(TensorMap map);
 
 // Type and operation of cp.reduce.async.bulk.
 enum class Reduction : uint8_t { kNone, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
-Reduction reduction_of(const std::string& name);  // kNone if there is none
+Reduction reduction_of(const std::string& name);  // kNone if there is no such reduction
 // Return the new bits of an element in memory.
 uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value);
 NumberType reducible_type(TensorElement type, bool& reducible);
@@ -178,7 +178,7 @@ NumberType reducible_type(TensorElement type, bool& reducible);
 // One side of a bulk copy: locations of its elements, in the order of the copy.
 struct CopySide {
     struct Run {
-        uint8_t* at;  // null: outside of the tensor
+        uint8_t* at;  // null if the element is outside of the tensor
         uint32_t bytes;
     };
     std::vector<Run> runs;
@@ -210,12 +210,12 @@ struct BulkCopy {
     void store();
 };
 
-// Bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by thread number in the batch.
+// Bulk groups of each thread (cp.async.bulk.commit_group, .wait_group), indexed by thread number in the batch.
 class BulkGroups {
   public:
     void start(uint32_t thread, BulkCopy copy) { open_[thread].push_back(std::move(copy)); }
     void commit(uint32_t thread);
-    // Finish all groups of a thread except its `allowed` newest. With `only_read`, only read their sources.
+    // Finish all groups of a thread except the `allowed` newest. If `only_read`, only read the sources of the groups.
     void wait(uint32_t thread, size_t allowed, bool only_read);
     void finish_all();
     // Return a copy with race checks that is still reading, or null.
@@ -251,7 +251,7 @@ class MapFences {
     void write(uint64_t address, bool released);
     void release();
     void acquire(uint64_t address, uint32_t block);
-    // Return the fence that a block needs before its copies may use a map; empty if none.
+    // Return the fence that a block needs before its copies may use a map, or an empty text if it needs none.
     std::string missing(uint64_t address, uint32_t block) const;
     void clear() { released_.clear(), acquired_.clear(); }
 

@@ -23,7 +23,7 @@ struct Counter {
 };
 
 struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes are L1 passes of watched launches
+    Counter sectors[3], requests[3], bytes[3], passes[3];  // indexed by AccessKind; watched launches count L1 passes
     Counter atomics, turns;
 };
 
@@ -33,13 +33,13 @@ struct Counts {
     Counter wavefronts[3], ideal[3];  // counts of shared memory, indexed by AccessKind
     Counter atomic_repeats, shared_atomics, local_atomics, barriers;
     std::map<std::string, uint64_t> named;
-    std::vector<uint64_t> warps, lanes;  // by basic block
-    std::vector<uint64_t> by_warp;       // by basic block and warp of a thread block, only in watched launches
+    std::vector<uint64_t> warps, lanes;  // indexed by basic block
+    std::vector<uint64_t> by_warp;       // indexed by (basic block, warp), only in watched launches
 
     void merge(const Counts& other);
 };
 
-// Resolved request: addresses of one warp's lanes, and the locations of their bytes.
+// Resolved access of one warp: the address of each lane, and the location of its bytes.
 struct Resolved {
     Resolved() {}  // does not clear the arrays
 
@@ -47,7 +47,7 @@ struct Resolved {
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
     bool same = false, consecutive = false;  // addresses of a whole warp: all equal, or consecutive
-    int64_t addresses[kWarp];  // within the space
+    int64_t addresses[kWarp];  // address in the state space
     size_t base = 0;           // shared memory: offset from an address to the byte in the batch's memory
     uint8_t* places[kWarp];
 };
@@ -68,7 +68,7 @@ class Handovers;
 
 // Byte of shared memory that a lane accesses, in its own block or another block of the cluster.
 struct LanePlace {
-    uint32_t lane;  // number in the batch
+    uint32_t lane;  // number of the lane in the batch
     SharedPlace place;
 
     uint32_t warp() const { return lane / kWarp; }
@@ -86,7 +86,7 @@ class Batch : public Memory {
     // Run the thread blocks with these linear numbers.
     void run(const int64_t* blocks, uint32_t count);
 
-    // Functions for operations.
+    // Functions that operations call.
 
     template <class T>
     T* row(const Row& row) {
@@ -105,10 +105,10 @@ class Batch : public Memory {
         }
         return mask;
     }
-    // Whether all warps of the batch run with all lanes, so that one loop over all lanes suffices.
+    // Return whether all lanes of the batch run, so that one loop over all lanes is enough.
     bool all_full = false;
     uint32_t lanes = 0, warp_count = 0, warps_per_block = 0;
-    // Clock of the batch: the number of instructions that ran before the current one.
+    // Return the number of instructions that the batch ran before the current one.
     uint64_t clock() const { return executed_ + source - first_of_block_; }
     Counts counts;
     const Program& program;
@@ -131,9 +131,9 @@ class Batch : public Memory {
     RaceDetector* race_detector() { return races_.get(); }
     // Return the race detector for kernels ordered by barriers in shared memory, or null.
     PhaseRaces* phase_races() { return phase_races_; }
-    // Return the detector for global memory races between blocks that release and acquire, or null.
+    // Return the detector of global memory races between blocks that use release and acquire, or null.
     Handovers* handovers() { return handovers_.get(); }
-    // Return the asynchronous work: copies, and matmuls of warpgroups and tensor memory.
+    // Return the asynchronous work: copies, and matmuls that use warpgroups or tensor memory.
     Pending& work() { return *work_; }
 
     // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared
@@ -169,11 +169,11 @@ class Batch : public Memory {
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Append a request of a warp: addresses of atomic operations, or sectors.
     void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
-    // Append sectors; the vector is sorted here.
+    // Append the distinct sectors in a vector, which this function sorts.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
-    std::map<int64_t, BlockWatch>* watched = nullptr;  // by block number; a block is in one batch at a time
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; a block is in one batch at a time
 
-    // cp.async: started copies of each warp that no thread waited for yet, in order. Their bytes reach shared memory
+    // Copies (cp.async) of each warp for which no thread has waited yet, oldest first. Their bytes reach shared memory
     // only when the thread waits, so a kernel without a wait reads the previous contents.
     struct Copies {
         uint32_t mask, group, bytes;
@@ -244,13 +244,13 @@ class Batch : public Memory {
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
     uint32_t blocks_ = 0;  // thread blocks of the current batch
-    std::vector<uint32_t> live_;  // live lanes by warp
+    std::vector<uint32_t> live_;  // mask of the live lanes of each warp
     uint32_t live_count_ = 0, live_warps_ = 0;
     std::vector<int32_t> positions_;  // basic block of each lane, while lanes diverge
-    std::vector<uint8_t> parked_;  // lanes that wait for others of their warp
+    std::vector<uint8_t> parked_;  // whether each lane waits for other lanes of its warp
     bool any_parked_ = false;
     std::vector<uint32_t> masks_;  // lanes of each warp at the selected position
-    uint64_t executed_ = 0;  // instructions before the current basic block
+    uint64_t executed_ = 0;  // number of instructions before the current basic block
     uint32_t first_of_block_ = 0;
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
     std::vector<int32_t> resume_;
@@ -263,13 +263,13 @@ class Batch : public Memory {
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
-    std::vector<BlockWatch*> watches_;  // accesses of the current batch's blocks
-    int64_t step_ = 0, turn_ = 0;  // number of basic-block runs; run at which the current piece of code started
-    int64_t room_ = 0;  // sectors that the batch may still record
+    std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
+    int64_t step_ = 0, turn_ = 0;  // basic blocks that have run; their number when the current piece of code began
+    int64_t room_ = 0;  // number of sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;
-    // Lane that waits for phases of barriers in shared memory.
+    // State of a lane that waits for phases of barriers in shared memory.
     struct PhaseWait {
         bool paused = false;  // the phase was incomplete at the last test
         bool expired = false;  // the next test may fail
@@ -279,7 +279,7 @@ class Batch : public Memory {
     };
     std::vector<PhaseWait> phase_waits_;
     uint32_t paused_ = 0;  // number of paused lanes
-    uint64_t completed_ = 0;  // completed phases when lanes were last woken
+    uint64_t completed_ = 0;  // number of completed phases when lanes were last woken
     uint32_t expiries_ = 0;  // timeouts since the last completed phase
     // Barriers of clusters.
     std::vector<int64_t> cluster_arrivals_, cluster_waits_;

@@ -21,9 +21,9 @@ struct Finding {
     const char* kind;
     int64_t source, other;  // PTX instructions of this access and of the conflicting access (or -1)
     std::string block, thread, other_block, other_thread;
-    std::string memory;  // buffer, or array of shared memory
-    int64_t offset;      // byte in the memory
-    uint32_t bytes;      // size of the access
+    std::string memory;  // name of the buffer, or of the array in shared memory
+    int64_t offset;      // byte offset of the access in this memory
+    uint32_t bytes;      // size of the access in bytes
 };
 
 struct SharedArray {
@@ -38,26 +38,26 @@ struct SiteCounts {
 
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Accesses to a granule of global memory: the block, from 1, and the instruction.
+    // Last accesses to a granule of global memory: the block, counted from 1, and the instruction.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source;
-        uint32_t lane, execution;  // of the write
+        uint32_t lane, execution;  // lane and instruction count of the write
     };
     struct Shadow {
         std::unique_ptr<Granule[], decltype(&std::free)> granules{nullptr, &std::free};
-        std::vector<bool> written;  // by byte; empty for a buffer that was initialized
+        std::vector<bool> written;  // for each byte; empty if the buffer was initialized
     };
 
     std::vector<SharedArray> arrays;
-    std::vector<uint32_t> uninitialized;  // buffer numbers
+    std::vector<uint32_t> uninitialized;  // numbers of the buffers that were not initialized
     bool shared_memory = true, global_races = true;
     std::vector<Shadow> shadows;
-    std::vector<bool> synchronizes;  // by instruction: whether it is volatile, relaxed or similar
-    std::vector<bool> gathers;       // by instruction: lanes of a warp run it together
+    std::vector<bool> synchronizes;  // for each instruction: is it volatile, relaxed or similar
+    std::vector<bool> gathers;       // for each instruction: do lanes of a warp run it together
     int64_t granule = 4;             // bytes; 1 for a kernel with accesses smaller than words
     std::vector<Finding> findings;
-    std::vector<SiteCounts> sites;  // by instruction
+    std::vector<SiteCounts> sites;  // indexed by instruction
 
     SiteCounts& site(uint32_t source) {
         if (source >= sites.size()) sites.resize(source + 1);
@@ -88,8 +88,8 @@ class Checks {
     // Accesses to a byte of shared memory since the last barrier of its block.
     struct Cell {
         uint32_t epoch = 0;
-        int32_t writer = -1, reader = -1;  // thread in the block
-        uint32_t write_epoch = 0, read_epoch = 0;  // of the thread's warp
+        int32_t writer = -1, reader = -1;  // index of the thread in the block
+        uint32_t write_epoch = 0, read_epoch = 0;  // epoch of the thread's warp at the access
         uint32_t write_source = 0, read_source = 0;
         uint32_t execution = 0;  // access that wrote it, and the index of this byte in the access
         uint8_t byte = 0;
@@ -106,7 +106,7 @@ class Checks {
     Watch& watch_;
     uint32_t stride_, warps_per_block_;
     std::vector<Cell> cells_;
-    std::vector<bool> written_;  // by byte of shared memory
+    std::vector<bool> written_;  // indexed by byte of shared memory
     std::vector<uint32_t> block_epoch_, warp_epoch_;
     std::vector<int64_t> block_numbers_;
     uint32_t execution_ = 0;

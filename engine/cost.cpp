@@ -89,7 +89,7 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
 
 namespace {
 
-// Units of an access, and their pattern for a whole warp.
+// Units that the lanes of a warp access, and the pattern of these units.
 struct Units {
     int64_t units[32];
     bool consecutive, same;

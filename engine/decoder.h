@@ -66,7 +66,7 @@ class Decoder {
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     // Set the guard of the current instruction: its predicate, and whether it is inverted.
     void guard(Row& predicate, bool& inverted);
-    std::vector<bool> watched_;  // by register: whether wgmma.mma_async uses it
+    std::vector<bool> watched_;  // indexed by register: whether wgmma.mma_async uses it
 
     Program& program_;
     const Launch& launch_;

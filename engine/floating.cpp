@@ -258,7 +258,7 @@ T flushed(T value) {
     }
 }
 
-// `.ftz`: flush subnormal sources and results to zeros of the same sign.
+// Flush subnormal sources and results to zeros of the same sign (`.ftz`).
 template <class Op>
 struct Ftz {
     template <class... S>

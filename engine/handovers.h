@@ -28,7 +28,7 @@ class Handovers {
     static bool hands_over(const Program& program);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
-    // Save the values before a release; lanes are about to store.
+    // Save the values before a release, just before lanes store to them.
     void keep(const Instruction& ins, const Resolved& at, uint32_t bytes);
     // Return the bytes for a lane that does not observe the last release yet; null if it observes memory.
     const uint8_t* overlooked(const Instruction& ins, const Resolved& at, uint32_t lane_of_warp, uint32_t bytes) const;
@@ -37,7 +37,7 @@ class Handovers {
 
   private:
     using Place = std::pair<uint32_t, uint64_t>;  // buffer and byte
-    using Past = std::map<int32_t, Knowledge>;    // by batch: vector clocks of the warps of earlier batches
+    using Past = std::map<int32_t, Knowledge>;    // keyed by batch: clocks of the warps of earlier batches
     struct Release {
         int32_t batch;
         Knowledge row;
@@ -57,9 +57,9 @@ class Handovers {
     int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, Release> releases_;
-    std::map<Place, std::vector<uint8_t>> before_;  // values before the last release
+    std::map<Place, std::vector<uint8_t>> before_;  // values of words before the last release
     std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batches and warps that have read the word since
-    std::vector<Past> past_;                        // by block of this batch
+    std::vector<Past> past_;                        // indexed by block of this batch
     std::vector<std::vector<int64_t>> blocks_;      // block numbers of every batch
 };
 

@@ -70,7 +70,7 @@ constexpr uint32_t kTextureClocks = 8;
 
 void watch_image(Batch& batch, const Image& image, uint32_t number, const std::vector<Stored>& all, AccessKind kind,
                  uint32_t size) {
-    std::map<uint32_t, std::vector<int64_t>> requests;  // by warp: sectors, or addresses of atomic operations
+    std::map<uint32_t, std::vector<int64_t>> requests;  // keyed by warp: sectors, or addresses of atomic operations
     const bool is_atomic = kind == AccessKind::kAtomic;
     for (const Stored& one : all)
         for (const int64_t byte : one.bytes) {

@@ -19,7 +19,7 @@ struct UnsupportedForm : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-using Modifiers = std::vector<std::string>;  // of an instruction, without opcode: "sync", "aligned", ...
+using Modifiers = std::vector<std::string>;  // modifiers of an instruction: "sync", "aligned", ...
 
 enum class NumberType : uint8_t {
     kB1,
@@ -76,7 +76,7 @@ struct FloatFormat {
     constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
 };
 
-// Return the bits of one number; for tf32, of its register.
+// Return the bits of one number or, for tf32, of the number's register.
 constexpr int number_bits(NumberType type) {
     switch (type) {
         case NumberType::kB1: return 1;

@@ -11,14 +11,14 @@
 
 namespace kernrec {
 
-// Test of a barrier phase: an access of 8 bytes, and the state or parity that each lane waits for.
+// Test whether a barrier's phase is complete: an access of 8 bytes, and the state or parity for which each lane waits.
 struct PhaseTest {
     Instruction barrier;
     Row wanted;
     bool is_parity = false;
 };
 
-// Attribute errors in a scope to another instruction.
+// While an object of this class exists, attribute errors to another instruction.
 class AsInstruction {
   public:
     AsInstruction(Batch& batch, uint32_t source) : batch_(batch), before_(batch.source) { batch.source = source; }
@@ -55,19 +55,19 @@ class RegisterPool {
   public:
     void start_batch() { held_.clear(), raised_.clear(); }
     void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
-    // All threads ended: throw Fault if the warps of a block requested more registers than it has.
+    // Call this when all threads ended. Throw Fault if the warps of a block requested more registers than it has.
     void check_granted(const Batch& batch) const;
 
   private:
-    std::map<uint32_t, uint32_t> held_;    // by warp: current number of registers
-    std::map<uint32_t, uint32_t> raised_;  // by warp: instruction that requested more
+    std::map<uint32_t, uint32_t> held_;    // keyed by warp: current number of registers
+    std::map<uint32_t, uint32_t> raised_;  // keyed by warp: instruction that requested more registers
 };
 
 // Operands of one wgmma.mma_async.
 struct WgmmaForm {
     WgmmaMultiply multiply;
     Modifiers name;
-    std::vector<Row> accumulators, inputs;          // registers of D, and of A unless it is in shared memory
+    std::vector<Row> accumulators, inputs;          // registers of D, and of A if A is not in shared memory
     std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
     Row a, b;                                       // descriptors
     Row scale_d;                                    // predicate; none for `adds_d`
@@ -76,7 +76,7 @@ struct WgmmaForm {
     int sign = 1;
 };
 
-// wgmma.mma_async operations in flight of each warpgroup, and their registers (PTX ISA, sections `wgmma.fence`,
+// Each warpgroup's wgmma.mma_async operations in flight, and their registers (PTX ISA, sections `wgmma.fence`,
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
 class WarpgroupOperations {
   public:
@@ -100,7 +100,7 @@ class WarpgroupOperations {
         int64_t committed = 0;
         std::vector<InFlight> in_flight;
         bool fenced = false;
-        std::vector<bool> touched;  // by row number, since the last fence
+        std::vector<bool> touched;  // for each row: was it accessed since the last fence
         bool any_touched = false;
     };
     std::vector<Group> groups_;
@@ -121,7 +121,7 @@ class TensorFences {
   private:
     size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
     std::vector<int64_t> used_;  // time, indexed by (kind, block, warp of the cluster, quarter of the lanes, column)
-    std::vector<int64_t> before_, after_;  // by warp
+    std::vector<int64_t> before_, after_;  // indexed by warp
     int64_t now_ = 0;
 };
 
@@ -137,7 +137,7 @@ class TensorOperations {
     void note_store(uint32_t warp, Cells cells) { stores_[warp].push_back(std::move(cells)); }
     void wait(Batch& batch, uint32_t warp, TensorUse use);
 
-    std::vector<TensorMemory> memories;  // by block of the batch
+    std::vector<TensorMemory> memories;  // indexed by block of the batch
     TensorFences fences;
 
   private:
@@ -145,15 +145,15 @@ class TensorOperations {
         TensorOperation operation;
         std::optional<TileRead> read;
     };
-    std::map<uint32_t, std::vector<Issued>> issued_;  // by lane: operations not committed yet
-    std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // by warp
+    std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
+    std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // keyed by warp
 };
 
 struct Pending {
     explicit Pending(Batch& batch);
 
     void start_batch();
-    // All threads exited: finish remaining work. Throw Fault if a copy still uses shared memory.
+    // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
     void end_batch();
     // Start or finish a bulk copy.
     void start_copy(BulkCopy copy);
@@ -171,7 +171,7 @@ struct Pending {
 
   private:
     void begin(BulkCopy& copy);
-    std::list<std::shared_ptr<BulkCopy>> under_way_;  // copies that barriers wait for
+    std::list<std::shared_ptr<BulkCopy>> under_way_;  // copies for which barriers wait
 };
 
 }  // namespace kernrec

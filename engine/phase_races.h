@@ -79,12 +79,13 @@ class PhaseRaces : public RaceDetector {
     };
     uint32_t cluster_blocks_, warps_per_cluster_, blocks_;
     size_t size_;  // bytes of all shared memory
-    std::vector<uint32_t> writer_;  // clock column
-    std::vector<int32_t> written_;  // time of the write
-    std::unique_ptr<int32_t, Free> read_;  // by warp of the cluster; mostly untouched
-    std::vector<int32_t> tile_read_;  // by piece: reads of tensor cores
-    std::vector<bool> ended_;  // by block
-    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // reported to warps that did not wait
+    std::vector<uint32_t> writer_;  // last writer of each byte, as a column of the clocks
+    std::vector<int32_t> written_;  // time of the last write of each byte
+    std::unique_ptr<int32_t, Free> read_;  // last read of each byte by each warp of the cluster
+    std::vector<int32_t> tile_read_;  // for each piece: reads by tensor cores
+    std::vector<bool> ended_;  // indexed by block
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>>
+        reached_;  // races already reported to warps that did not wait
 };
 
 }  // namespace kernrec

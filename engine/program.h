@@ -67,7 +67,7 @@ enum class OperandKind : uint8_t {
     kOther
 };
 
-// Operand from Python.
+// Operand of an instruction, as Python passes it.
 struct Operand {
     OperandKind kind = OperandKind::kNone;
     uint32_t id = 0;     // register, special register, or symbol
@@ -75,7 +75,7 @@ struct Operand {
     std::vector<Operand> items;
 };
 
-// PTX instruction from Python.
+// PTX instruction, as Python passes it.
 struct Source {
     std::string opcode;
     std::vector<std::string> modifiers;
@@ -96,7 +96,7 @@ struct BasicBlock {
     uint32_t end_source = 0;             // last instruction
     bool warp_synchronous = false;       // lanes of a warp wait for the lanes in the mask
     bool spins = false;                  // a loop in which threads wait for others
-    bool goes_on = false;                // one piece of machine code with the previous block
+    bool goes_on = false;                // the same piece of machine code as the previous block
     bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
     std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a barrier phase in shared memory
     // Cluster barrier: 0 none, 1 arrive, 2 wait.
@@ -105,15 +105,15 @@ struct BasicBlock {
     Row guard;                           // guard of the last instruction
     bool guard_inverted = false;
     std::vector<uint32_t> targets;       // basic blocks
-    Row index;                           // targets of an indexed branch
-    // For a barrier: action, and operands as rows.
+    Row index;                           // row with the index into the targets of an indexed branch
+    // If the block ends with a barrier: the action, and the rows of its operands.
     bool arrives = false, plain = false;
     uint32_t reduction = 0;              // 0 none, 1 popc, 2 and, 3 or
     Row number, threads, reduced, result;
     bool reduced_inverted = false;
 };
 
-// Contents of a row that no instruction writes.
+// Row that no instruction writes, and its contents.
 struct Constant {
     Row row;
     uint64_t bits = 0;
@@ -121,7 +121,7 @@ struct Constant {
 
 struct Special {
     Row row;
-    uint32_t id = 0;  // index in the names from Python
+    uint32_t id = 0;  // index in the list of names that Python passes
 };
 
 struct Program {
@@ -131,7 +131,7 @@ struct Program {
     std::vector<Special> specials;
     std::map<uint32_t, uint32_t> rows;   // number of rows by width
     bool has_atomics = false;            // results may depend on the order of blocks
-    std::map<uint32_t, std::string> unsupported;  // unsupported part, by instruction
+    std::map<uint32_t, std::string> unsupported;  // unsupported part of each instruction, keyed by instruction
     Row lane_address;                    // scratch row for one lane's computed address
     bool hands_over = false;             // blocks order global memory accesses by release and acquire
     bool has_async_barriers = false;     // mbarriers or bulk copies
@@ -155,13 +155,13 @@ struct Launch {
     std::vector<int64_t> symbols;
     std::vector<std::string> special_names;
     std::vector<int64_t> special_values;  // values that the launch determines
-    std::map<uint64_t, std::shared_ptr<const Image>> images;  // by handle
+    std::map<uint64_t, std::shared_ptr<const Image>> images;  // keyed by handle
     uint32_t registers = 0;  // per thread at the start of the kernel; 0 if unknown
     uint64_t budget = 0;
 
     uint32_t cluster_blocks() const { return cluster[0] * cluster[1] * cluster[2]; }
     bool count = true, check_races = false, same_way = false, watch = false;
-    std::shared_ptr<struct Watch> checks;  // null for no checks beyond fatal errors
+    std::shared_ptr<struct Watch> checks;  // null if only fatal errors are checked
 };
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;

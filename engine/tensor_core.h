@@ -76,7 +76,7 @@ void count_operations(Memory& memory, const char* unit, NumberType type, uint64_
 
 // mma.sync on numbers of 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
 struct ScaledMultiply {
-    int k;  // m is 16
+    int k;  // extent along K; m is 16
     bool packed;  // two 4-bit numbers per byte instead of one
     NumberType a, b, c, d;
     int factors = 0;  // scale factors along K; 0 for no block scaling
@@ -115,7 +115,7 @@ struct WmmaMove {
     NumberType type;
     WmmaShape shape;
     bool by_row;  // elements of a row are adjacent in memory
-    int registers;  // of the fragment
+    int registers;  // registers of the fragment
     int distinct;  // registers with distinct elements: f16 fragments of A and B repeat elements
     std::vector<WmmaPiece> pieces;
 
@@ -201,7 +201,7 @@ struct WgmmaOperands {
 struct WgmmaTiles {
     std::vector<double> b;
     std::vector<uint8_t> a;
-    std::vector<uint32_t> addresses;  // of the elements
+    std::vector<uint32_t> addresses;  // addresses of the elements
 };
 WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block);
 
@@ -273,7 +273,7 @@ struct InstructionDescriptor {
     bool a_mn_major, b_mn_major;
     int sign;
     bool saturates;
-    NumberType scale = NumberType::kUe8m0;  // of block-scaled kinds
+    NumberType scale = NumberType::kUe8m0;  // type of scale factors, for block-scaled kinds
     int first_scale_a = 0, first_scale_b = 0;
 };
 
@@ -309,10 +309,10 @@ struct TensorOperation {
     std::vector<BlockCells> read;
     std::vector<BlockCells> written;
     std::vector<uint32_t> blocks;
-    std::vector<std::vector<uint32_t>> shared_bytes;  // by block: addresses of elements in shared memory
+    std::vector<std::vector<uint32_t>> shared_bytes;  // for each block: addresses of elements in shared memory
 };
 
-// Function to call after an operation has read its inputs and before it writes.
+// Function that is called after an operation has read its inputs and before it writes outputs.
 using IssueOperation = std::function<void(const TensorOperation&)>;
 
 // Multiply. `blocks` are the batch positions and tensor memories of one or two thread blocks.

@@ -105,7 +105,7 @@ void acquire_map(Batch& batch, const Instruction& ins) {
 void make_visible(Batch& batch, const Instruction& ins) {
     RaceDetector* races = batch.race_detector();
     if (!races) return;
-    std::map<uint32_t, std::vector<uint32_t>> warps;  // by block
+    std::map<uint32_t, std::vector<uint32_t>> warps;  // keyed by block
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) { warps[batch.block_of(warp)].push_back(warp); });
     for (const auto& [block, of_block] : warps) races->tensor_reads.fence(block, of_block);
 }

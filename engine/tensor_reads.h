@@ -1,7 +1,7 @@
 // Tracks reads of shared memory by tensor cores and bulk copies, through the async proxy (PTX ISA, section "Async
 // proxy").
 //
-// These reads happen some time after the operation is issued. So nobody may write a tile before somebody waits for the
+// These reads happen some time after the operation is issued, so no thread may write a tile before one waits for the
 // operation. A `fence.proxy.async` must make stores of threads visible; the storing thread executes it, or another
 // thread after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence after them.
 #pragma once

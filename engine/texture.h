@@ -27,8 +27,8 @@ struct Sampler {
 };
 
 struct Image {
-    uint8_t* data;  // of the buffer
-    uint64_t address;  // of the buffer in global memory
+    uint8_t* data;  // start of the buffer
+    uint64_t address;  // address of the buffer in global memory
     uint32_t axes;
     std::array<int64_t, 3> extents;  // texels along x, y and z; 1 for missing axes
     NumberType element;
@@ -66,7 +66,7 @@ Geometry geometry(const Modifiers& modifiers);
 // Texel that a fetch reads.
 struct Corner {
     Texel texel;
-    bool inside;  // if not, it reads as the border
+    bool inside;  // if false, the texel reads as the border
     double weight;
 };
 
@@ -104,8 +104,8 @@ uint32_t channel_bits(NumberType type, double value);
 // Result of a surface access outside of the image: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
 enum class OutsideMode : uint8_t { kTrap, kClamp, kZero };
 struct SurfacePlace {
-    int64_t byte;  // in the buffer
-    int64_t stored;  // in the hardware's layout; -1 outside with .zero
+    int64_t byte;  // byte offset in the buffer
+    int64_t stored;  // byte offset in the hardware's layout; -1 outside with .zero
     bool outside;  // reads zeros and writes nothing
 };
 // Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or for one outside with .trap.

@@ -16,7 +16,7 @@
 
 namespace kernrec {
 
-// Merge another row; a row from before a barrier was added lacks the barrier's column.
+// Merge another row. A row that is older than a barrier does not have the barrier's column.
 inline void learn(Knowledge& row, const Knowledge& more) {
     if (row.size() < more.size()) row.resize(more.size());
     for (size_t i = 0; i < more.size(); i++) row[i] = std::max(row[i], more[i]);
@@ -88,9 +88,9 @@ class VectorClocks {
 
   private:
     std::vector<Knowledge> rows_;
-    std::unordered_map<size_t, uint32_t> columns_;  // by barrier
-    std::vector<size_t> places_;                    // by column
-    std::unordered_map<size_t, int32_t> phase_;     // by barrier: time of a copy that finishes now
+    std::unordered_map<size_t, uint32_t> columns_;  // keyed by barrier
+    std::vector<size_t> places_;                    // indexed by column
+    std::unordered_map<size_t, int32_t> phase_;     // keyed by barrier: time of a copy that finishes now
     std::unordered_map<size_t, Knowledge> arrived_;    // clock of the arrivals
     std::unordered_map<size_t, Knowledge> completed_;  // clock of the last phase
 };

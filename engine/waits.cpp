@@ -109,7 +109,7 @@ bool Batch::advance_work() {
     return work_->mbarriers.completed_phases() != completed_;
 }
 
-// If no lane can run and no asynchronous work completes a phase, the waiting lanes time out.
+// Let the waiting lanes time out if no lane can run and no asynchronous work completes a phase.
 void Batch::break_stall() {
     if (advance_work()) return;
     if (++expiries_ > kMostExpiries) fail_stalled();
@@ -182,7 +182,7 @@ void Batch::release_clusters() {
     }
 }
 
-// Lanes exited at the end of a basic block: thread blocks without live lanes lose their shared memory.
+// Handle lanes that exited at the end of a basic block: a thread block without live lanes loses its shared memory.
 void Batch::end_blocks(const BasicBlock& block) {
     if (!phase_races_ || cluster_blocks() == 1) return;
     std::vector<uint32_t> gone;

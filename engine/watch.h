@@ -45,7 +45,7 @@ struct BlockWatch {
     std::vector<int64_t> steps, warps, sectors;
     std::vector<uint8_t> reads;
     std::vector<int64_t> atomics;  // addresses of atomic operations
-    std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // by (buffer, whether written)
+    std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // keyed by (buffer, whether it was written)
 };
 
 }  // namespace kernrec

@@ -30,7 +30,7 @@ class Launch {
     const Demand& demand() const { return demand_; }
     const Device& device() const { return device_; }
 
-    // Figures of the launch on one problem.
+    // Values of the launch's expressions on one problem.
     struct Figures {
         std::vector<Reader> readers;  // -1 in `which` if nothing reads it
         std::vector<int32_t> which;
@@ -75,7 +75,7 @@ struct Kernel {
     nb::list kept_launches;
     Space* space;
     std::vector<Launch*> launches;
-    std::vector<uint8_t> able;   // whether a config is profiled and fits
+    std::vector<uint8_t> able;   // whether each config is profiled and fits the GPU
     std::vector<double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
     Table<const int64_t> codes;  // warps per block and machine code of each launch, (configs, 1 + launches)
     bool call;                   // a call of a Triton function, whose configs differ only in code and grid
@@ -106,9 +106,9 @@ class Costs {
         size_t number;
         std::vector<int64_t> positions;
         Figures figures;
-        size_t pipes, times;  // where their rows begin
+        size_t pipes, times;  // first row of the pipes and of the times
     };
-    // Estimated configs of a kernel, problem after problem.
+    // Estimated configs of a kernel, ordered by problem.
     struct Part {
         nb::object kept;
         const Kernel* kernel;
@@ -116,7 +116,7 @@ class Costs {
         std::vector<std::vector<int64_t>> runnable;
         std::vector<int64_t> rows, starts{0}, picks;
         std::optional<Array<const double, 2>> epilogues;
-        int64_t first;  // among the configs of all kernels
+        int64_t first;  // index of the first config among those of all kernels
         std::vector<Done> done;
     };
 

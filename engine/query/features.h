@@ -63,7 +63,7 @@ void add_times(const Table<const double>& pipe_clk, const Table<const double>& t
 
 namespace kernrec::query {
 
-// Computes the columns of a model that are ratios of two quantities.
+// Computes the features of a model that are ratios of two quantities.
 class FeaturePlan {
   public:
     // ratios: numerator, denominator, place, whether bounded, whether a logarithm, (R, 5).
