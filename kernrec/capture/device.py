@@ -1,5 +1,4 @@
-"""Describe a GPU to a captured program: its attributes by number, and the structure `cudaDeviceProp`. Both follow the
-CUDA Runtime API reference, "Device Management" and "cudaDeviceProp"."""
+"""Describe a GPU to a captured program: attributes and `cudaDeviceProp`, as in the CUDA Runtime API reference."""
 
 import struct
 from typing import Any

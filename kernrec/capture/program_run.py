@@ -120,8 +120,7 @@ def _public(name: str) -> dict[str, str | None]:
 
 
 def _stubs(name: str) -> str:
-    """Return C++ code with a stub for each public function of a library. C++ sources take precedence over stubs. The
-    stub of a missing function reports the function's name and ends the program."""
+    """Return C++ code with a stub for each public function of a library. Definitions in C++ sources take precedence."""
 
     def stub(call: str, value: str | None) -> str:
         if value is None:

@@ -91,7 +91,6 @@ class Describer:
         """Prepare the mapping from PTX to source lines.
 
         Args:
-            kernel: Name of the kernel in the source.
             function: The kernel that ran, with its calls inlined.
             ptx: PTX text of the kernel, compiled with line information.
             origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.

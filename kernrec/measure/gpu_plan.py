@@ -41,7 +41,7 @@ from kernrec.store.measurement import Measurement
 CONFIGS = 4
 """Number of configs to draw per visit. Creating a problem's inputs takes as long as measuring about two configs."""
 SLOWEST = 10.0
-"""Multiple of the fastest predicted time above which the exact time of a config does not matter."""
+"""Multiple of the fastest predicted time above which configs are not measured."""
 _POOL = 16 * CONFIGS
 """Number of random configs to predict for each draw. Predicting a whole space would take tenths of a second."""
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""Memory limits of a reading and of a writing connection, beyond which DuckDB uses temporary files. A process that
-merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count."""
+"""Memory limits of a reading and of a writing connection, beyond which DuckDB uses temporary files."""
 
 _MOST_THREADS = 4
 """Maximum number of DuckDB threads of a writing connection."""

@@ -20,8 +20,7 @@ _COUNTED = {
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Return the number of measurements for each combination of GPU, op, kernel and outcome, sorted. The columns
-    `replayed` and `mig` count the replayed rows and the rows from MIG slices."""
+    """Count measurements, replayed rows and rows from MIG slices for each GPU, op, kernel and outcome, sorted."""
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 

@@ -95,7 +95,7 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the scales again, within the caller's transaction. Without enough contributors, delete them."""
+    """Estimate the scales again, within the caller's transaction, or only delete them if contributors are too few."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

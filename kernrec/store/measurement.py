@@ -48,7 +48,7 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, with idle power. All fields are None if not measured."""
+    """Energy of one launch sequence under sustained load, including idle power. Without it, all fields are None."""
 
     sustained_latency_s: float | None = None
     """Latency of one launch sequence during the energy window, in seconds."""

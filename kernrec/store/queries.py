@@ -55,8 +55,8 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows each, and return paths and numbers of
-        rows."""
+        """Write the rows of a query to Parquet files of at most `most` rows. Return the path and row count of each
+        file."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")

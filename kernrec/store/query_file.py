@@ -245,8 +245,8 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file for the present state of a database, and return its content. It contains the entry `name`, and
-    the entries of the file `old` if that has the same state."""
+    """Write a query file with the entry `name` for the present state of a database, and return its content. Copy the
+    entries of the file `old` if it has the same state."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)

@@ -42,8 +42,7 @@ class Limits:
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """Return the limits for a file of `size` bytes. Checking 9.7 MB took 1.7 s of CPU time (`tools/bench.py
-        store`)."""
+        """Return the limits for a file of `size` bytes. Checking 9.7 MB took 1.7 s of CPU time."""
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,

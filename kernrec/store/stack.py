@@ -26,7 +26,7 @@ class Stack:
         """Check that the databases can be read.
 
         Args:
-            databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) and the pulled one.
+            databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and that of pulled rows.
 
         Raises:
             UsageError: A database cannot be read.

@@ -34,8 +34,7 @@ https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingle
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child process, without imports from the working
-    folder."""
+    """Return the command that runs a module of this package in a child process, ignoring the working folder (`-P`)."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -247,8 +246,7 @@ _KEPT_BYTES = 2**30
 
 @once
 def collect_rarely() -> None:
-    """Make garbage collection in this process less frequent. The collector ignores all objects that exist now, because
-    modules live as long as the process. The higher threshold limits the memory of reference cycles."""
+    """Make garbage collection less frequent. The collector ignores all objects that exist now, such as modules."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
 

@@ -35,7 +35,7 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the most recently wanted tasks in order, each of its threads with one compiling process.
+    """Queue that compiles the most recently wanted tasks in order. Each thread drives one compiling process.
 
     At most `VARIANTS_AHEAD` compiled variants wait to be measured.
     """
@@ -62,7 +62,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return the compiled variant of a task, or None if it is not compiled yet. Raise the compiler's error."""
+        """Return a task's compiled variant, or None if there is none yet. Raise the error if the process failed."""
         with self._changed:
             if self._error is not None:
                 raise self._error

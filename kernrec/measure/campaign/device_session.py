@@ -161,8 +161,7 @@ class DeviceSession:
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Send a request to the worker and return the answer. If the worker is lost, repeat the request in a new
-        process.
+        """Send a request to the worker and return the answer. If the worker is lost, start another.
 
         Raises:
             MeasurementFailure: The request failed, but the worker is alive.
@@ -208,8 +207,7 @@ class DeviceSession:
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, or None if there is
-        none.
+        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, if there is any.
 
         Raises:
             MeasurementFailure: The config fails, or crashes the worker.

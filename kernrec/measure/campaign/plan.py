@@ -239,7 +239,7 @@ class _Ranking:
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank the configs of all kernels that compute a problem, or of `only`. Raise `UsageError` without any."""
+        """Rank the configs of all kernels that compute a problem, or of `only`. Raise `UsageError` if none can run."""
         from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not

@@ -102,7 +102,7 @@ def values(stored: Any, dtype: str) -> Any:
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Compare one output with its expected values, piece by piece, because in float64 the whole may not fit in memory.
+    """Compare one output with its expected values, piece by piece, because the whole in float64 may not fit in memory.
 
     Args:
         stored: Output as a kernel left it in memory; a flat array of the module `xp`.

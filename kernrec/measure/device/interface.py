@@ -107,7 +107,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the device's columns of a row. `idle_w` is the idle power in watts, None if not measured."""
+        """Return the columns that describe the device. `idle_w` is the idle power in watts, if it was measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,

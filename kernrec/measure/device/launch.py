@@ -27,7 +27,7 @@ _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load compiled code on the device; the driver compiles PTX without machine code.
+    """Load compiled code on the device. Without machine code, the driver compiles the PTX.
 
     Raises:
         MeasurementFailure: The driver refuses the code.
@@ -161,7 +161,7 @@ def elapsed_s(start: Event, end: Event) -> float:
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Generous seconds for the host to queue a launch. The device waits so long that no gap between launches is timed."""
+"""Generous estimate of the seconds that the host needs to queue a launch, so that no gap is timed."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def is_trusted(ratio: float | None) -> bool:
     """Return whether an energy counter agrees with the power sensor.
 
     Args:
-        ratio: Counter's energy divided by the integral of power; None, which is trusted, if they cannot be compared.
+        ratio: Counter's energy divided by the integral of power. None (not comparable) counts as agreement.
     """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 

@@ -333,7 +333,7 @@ def measure_energy(
 
 
 def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
-    """Return the seconds of an energy window: enough for the GPU generation and for ten counter updates."""
+    """Return the duration of an energy window in seconds, long enough for the sensors and ten counter updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)

@@ -133,7 +133,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request and return the answer, one line each. Raise `MeasurementFailure` or `Stopped` without one."""
+        """Send a request and return the answer, one line each. Raise an error if the worker ends or is too slow."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
