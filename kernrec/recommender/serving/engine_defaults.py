@@ -194,7 +194,7 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of a file's kernel, with a flag that changes this."""
+    """Return the kernel that an engine runs instead of a file's kernel (and a flag against it), or an empty text."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":
