@@ -228,7 +228,8 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each given dimension in the op's order, without late dimensions at their default."""
+    """(name, value) of each given dimension, in the op's order. A late dimension (`Dim.late`) that has its default
+    value is omitted."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -252,7 +253,8 @@ class Problem:
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the values of the names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """Return the values of the names that expressions in a kernel's spec can use: the dimensions (`sizes`),
+        `dtype`, `layout` and `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
@@ -277,7 +279,8 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Return a description of the first tensor that is too large for 32-bit indices, or None."""
+        """Return a description of the first tensor that is too large for 32-bit indices. If no tensor is too large,
+        return None."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"

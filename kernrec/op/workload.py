@@ -58,7 +58,8 @@ class Layer:
     shared: tuple[int, int] = (0, 0)
     """Number of key/value heads in a matmul (each GPU has at least one), and output features of each of these heads."""
     items: str = ""
-    """Dimension that counts the independent items of the layer; empty for the op's usual dimension."""
+    """Dimension that counts the independent items of the layer. If it is empty, the op's `items_dimension` counts
+    them."""
     parts: int = 1
     """Number of passes into which each occurrence is split; `count` counts all passes. Passes share their weights."""
     alone: bool = False
@@ -127,7 +128,8 @@ def workloads() -> tuple[str, ...]:
 
 
 def workload(name: str) -> Workload:
-    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError`."""
+    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` if there is no
+    such workload."""
     names = workloads()
     for shipped in names:
         if fold(shipped) == fold(name):
@@ -230,6 +232,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that an op supports and that is most similar to the network's data type."""
+    """Return the data type that is most similar to the network's data type among those that an op supports."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

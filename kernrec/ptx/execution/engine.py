@@ -127,7 +127,8 @@ class EngineLaunch:
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Number of active lanes of the warps that have run each basic block."""
         self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
-        """Executions of each basic block by each warp, summed over blocks. Zero if no block is watched."""
+        """Number of executions of each basic block by each warp, summed over thread blocks. All numbers are zero if no
+        thread block is watched."""
         self.barriers = 0
         """Number of barriers that thread blocks have passed."""
         self.counts = Counts()
@@ -175,7 +176,8 @@ class EngineLaunch:
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Return the data that the accesses of each instruction have moved so far. The list is empty without checks."""
+        """Return the data that the accesses of each instruction have moved so far. The list is empty if memory accesses
+        are not checked."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def set_parameters(self, parameters: bytes) -> None:

@@ -139,7 +139,7 @@ class TensorMap:
     fill_nan: bool = False
     """Whether elements outside of the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Size of interleaved channels in bytes, or 0 for none. A copy rejects 16 and 32."""
+    """Size of interleaved channels in bytes, or 0 if channels are not interleaved. Copies do not support 16 and 32."""
 
     @property
     def rank(self) -> int:
