@@ -38,18 +38,19 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Maximum number of machine instructions of a block that may have disappeared because all moved to other blocks."""
+"""Number of instructions that is added to the limit from `_NEAR`, because all instructions of a small block may have
+moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference, for a matching block, between the bytes that its loads and stores move in PTX and in
 machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum ratios of estimated to actual and of actual to estimated machine instructions of a block. They decide whether
-a block matches if nothing else relates it to machine code."""
+"""Maximum ratio of estimated to actual machine instructions of a block, and of actual to estimated ones. These limits
+decide whether a block matches if no machine instruction shows how often the block was copied."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Number of machine instructions that unrolling may add to the block before a loop, where they choose how many trips to
-run."""
+"""Number of instructions that is added to the limit from `_MOST`, because unrolling adds machine instructions to the
+block before a loop. They choose how many trips of the loop to run."""
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ class TritonTarget:
     """Triton's cache key of the function and of everything that it calls. If it is empty, kernrec's cache key is
     computed from the whole source."""
     folder: Path | None = None
-    """Folder from which the source may import other files. None if it imports none from a folder."""
+    """Folder from which the source may import other files, or None if it may not import any."""
     module: str = ""
-    """Name under which to import the source as an installed module. If it is empty, the file is executed instead."""
+    """Name of the installed module to import as the source. If it is empty, the file is executed instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +210,8 @@ class CompileCache:
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that ("ab",
-        "c") and ("a", "bc") have different hashes."""
+        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that the
+        parts `ab`, `c` and `a`, `bc` have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 

@@ -133,7 +133,7 @@ def _groups(
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
     """Yield (job, result) for each job whose result is cached. Yield the other jobs in lists of at most `most` jobs
     that are compiled together."""
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # The jobs have the same source.
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # together_key -> jobs with the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -177,8 +177,8 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return each finished job with its result. If the process has passed its deadline or no longer works, stop
-        it."""
+        """Return (job, result) for each job that has finished since the last call. If the process has passed its
+        deadline or no longer works, stop it."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -369,11 +369,11 @@ class LocalProcessors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Context manager that yields `processors`; if this is a number, it yields that many processes on this machine.
+    """Context manager that yields `processors`. If `processors` is a number, it yields that many processes on this
+    machine.
 
-    Processes that the context manager started end with the block or with this process. After an error, the block does
-        not wait for
-    running tasks, because a task in an endless loop stops only after minutes.
+    Processes that the context manager started end with the block or with this process. After an exception, the block
+    does not wait for running tasks, because a task in an endless loop stops only after minutes.
     """
     if not isinstance(processors, int):
         yield processors

@@ -172,8 +172,8 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or of an item of a tuple. Also record the value in `constants` if it is a
-        constant, or the number that divides it in `attributes`."""
+        """Return Triton's type of an argument or of an item of a tuple. If it is a constant, also record its value in
+        `constants`. If its divisor is known, also record the divisor in `attributes`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"

@@ -163,7 +163,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return FMAs per SM and clock outside the tensor cores, keyed by dtype, for this compute capability."""
+    """Return the number of FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

@@ -26,7 +26,8 @@ Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of the values of 8-bit inputs, a compromise between coarse rounding and saturation."""
+"""Standard deviation of the values of 8-bit inputs. A smaller one would make rounding coarse, and a larger one would
+make more values saturate."""
 
 ANY_LAYOUT = "any"
 """Layout of the problems of ops that the spec of a kernel declares."""
@@ -98,11 +99,12 @@ class Op:
     workload: str
     """Name of the shipped workload that is used if the user gives no shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Returns the shape of each tensor, keyed by name with inputs first, for dimensions and a layout."""
+    """Function of the dimensions and the layout. Returns the shape of each tensor, keyed by name with inputs first."""
     flops: Callable[[Names], int]
     """Returns floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Returns the outputs in float64, keyed by name, for dimensions, a layout and float64 inputs."""
+    """Function of the dimensions, the layout and the inputs in float64. Returns the outputs in float64, keyed by
+    name."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
     """Returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing

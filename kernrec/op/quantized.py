@@ -65,7 +65,7 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
     """Return quantized elements multiplied by their scales. If `scale` is None, return the elements unchanged. Elements
     have the shape (..., rows, k), and scales the shape (..., row groups, groups). `group` elements along k in `rows`
-    rows share a scale. If `group` is 0, whole rows share a scale."""
+    rows share a scale. If `group` is 0, `scale` is broadcast to the shape of the elements."""
     if scale is None:
         return values
     count, k = values.shape[-2:]

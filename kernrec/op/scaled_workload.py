@@ -111,8 +111,8 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Convert `problem`, which describes one of the passes that `in_parts` created, to a problem with all items of the
-    layer."""
+    """Return the problem that computes all items of a layer in one pass. `problem` is that of one of the passes into
+    which `in_parts` split the layer."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)

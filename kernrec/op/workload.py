@@ -56,7 +56,8 @@ class Layer:
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """Number of key/value heads in a matmul (each GPU has at least one), and output features of each of these heads."""
+    """(number of key/value heads in a matmul, number of output features of each of these heads). Under tensor
+    parallelism, each GPU has at least one of these heads."""
     items: str = ""
     """Dimension that counts the independent items of the layer. If it is empty, the op's `items_dimension` counts
     them."""
@@ -96,7 +97,7 @@ class Workload:
     one_network: bool = False
     """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()
-    """Notes about the layers that answers show."""
+    """Notes about the layers, which answers include."""
 
     @property
     def flops(self) -> int:

@@ -51,7 +51,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # These become FHADD and FHFMA, which read halves on the f32 pipe from sm_100.
+        return (("fma32", 1),)  # From sm_100 on, these are FHADD and FHFMA on the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
@@ -204,8 +204,7 @@ def chain_clk(block: BasicBlock) -> int:
     dependency chain, but at least one clock cycle per instruction.
 
     Loads from global memory count as 0 clock cycles, because their latency depends on the caches
-        (`dependence.load_depths`
-    counts them).
+    (`dependence.load_depths` counts them).
     """
     ready: dict[str, int] = {}  # register -> clock at which its value is available
     last, issued = 0, 0

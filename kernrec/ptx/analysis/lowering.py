@@ -57,7 +57,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
 
 
 def _under(function: Function, position: int) -> range:
-    """Return the range of instructions that only some threads execute if a branch diverges."""
+    """Return the indices of the instructions that only some threads execute if the branch at `position` diverges."""
     label = function.instructions[position].operands[0]
     target = function.labels.get(label.name, position) if isinstance(label, Symbol) else position
     return range(target, position) if target <= position else range(position + 1, target)
@@ -71,10 +71,10 @@ _MOST_PREDICATED_LOADING = 20
 load. Both limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5
 for sm_75, sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of branches in one piece of machine code whose predicates are needed until a load has finished. A
-thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use
-one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon as they are
-issued, so ptxas 13.5 keeps sixteen such loads in flight."""
+"""Maximum number of branches in one piece of machine code whose predicates must be kept in registers until a load has
+finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
+assumed to use one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon
+as they are issued, so ptxas 13.5 keeps sixteen such loads in flight."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {

@@ -175,7 +175,8 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of registers that are known because all instructions that write the register agree on them."""
+    """Known low bits of the registers of a function. A bit of a register is known if all instructions that write the
+    register give it the same value."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]

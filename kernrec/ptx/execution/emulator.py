@@ -167,7 +167,7 @@ class Emulation:
 
     @property
     def findings(self) -> list[engine.RawFinding]:
-        """Return what the checks have found so far."""
+        """Return the errors in memory accesses that the checks (`EmulationOptions.checked`) have found so far."""
         return self._engine.findings
 
     @property

@@ -77,9 +77,11 @@ class _Code(NamedTuple):
     names: list[str]
     """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """For each instruction: index of the name, number of operands, guard register or -1, and whether it is negated."""
+    """(index of the name, number of operands, guard register, whether the guard is negated) of each instruction. The
+    guard register is -1 if the instruction has no guard."""
     operands: np.ndarray[Any, Any]
-    """For each operand in preorder: kind; index of the register or symbol, or number of parts; value."""
+    """(kind, number, value) of each operand in preorder. The number is the index of a register or symbol, or the number
+    of parts of a compound operand."""
     blocks: np.ndarray[Any, Any]
     """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
     the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
@@ -171,7 +173,7 @@ class EngineLaunch:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """Return what the checks have found so far."""
+        """Return the errors in memory accesses that the checks have found so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property

@@ -124,8 +124,8 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether an instruction starts a basic block at which a warp's threads wait, to run the instruction
-    together."""
+    """Return whether the threads of a warp wait for each other in order to run an instruction together. Such an
+    instruction starts a basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
