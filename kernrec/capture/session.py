@@ -114,7 +114,9 @@ _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 _RECENT = 16
 """Maximum number of recent launches to keep in memory, because they may run again."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept in memory. All its threads need registers at once."""
+"""Maximum number of threads of a cooperative launch that is kept in memory after it ran. A larger launch would take too
+much memory, because all its threads have registers at once.
+"""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, which all run at the same time."""
 

@@ -212,7 +212,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """The advice with the largest gain in the source or, if there is none, the advice for the config."""
+        """The line advice with the largest gain. If no line has advice, this is the advice for the config."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 

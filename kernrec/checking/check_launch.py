@@ -142,8 +142,9 @@ def _has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register, or a result of it within `steps` instructions, only affects selections whose
-    conditions also depend on other values. Compilers produce such code if they move a load ahead of a condition."""
+    """Return whether a register, directly or through up to `steps` instructions, affects only selections whose
+    conditions also depend on other values. Compilers produce such code if they move a load ahead of a condition.
+    """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))

@@ -62,7 +62,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # The next piece starts in the empty line after the last line break.
+        if begins:  # The line after the last line break is empty, and belongs to the next piece.
             origins.pop()
     return origins
 

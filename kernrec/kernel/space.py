@@ -143,7 +143,7 @@ class Space:
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
-        """Return whether the value of an expression does not depend on the problem."""
+        """Return whether an expression has the same value for all problems."""
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 

@@ -42,7 +42,9 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class MapHandle:
-    """Tensor map with the values of all expressions. Its axes are those of the box, contiguous axis first."""
+    """Tensor map of a bound launch, in which all expressions are replaced by their values. Its axes are those of the
+    box, contiguous axis first.
+    """
 
     name: str
     dtype: str
@@ -168,7 +170,7 @@ class ImageArgument:
 
 @dataclass(frozen=True)
 class ImageHandle:
-    """Texture or surface of a bound launch, with all extents."""
+    """Texture or surface of a bound launch, with the extents of its image."""
 
     name: str
     dtype: str

@@ -169,7 +169,9 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers that are not tunables. Raises `UsageError` if the config is not listed."""
+        """Return the numbers of a config in the columns that are not tunables, keyed by column. Raises `UsageError` if
+        the config is not listed.
+        """
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)

@@ -32,8 +32,9 @@ VERSION = "version"
 """Name of the metric of a sampled launch that contains the `COUNTS_VERSION` of its counts."""
 
 Terms = Mapping[str, int]
-"""Number of times that each part of a launch is executed. `block` is the number of thread blocks; each other key is a
-loop, whose value is its number of trips, summed over the grid."""
+"""Number of times that each part of a launch is executed, keyed by part. `block` stands for the number of thread
+blocks. Each other key is a loop, and its value is the number of executions of the loop's body, summed over all blocks.
+"""
 
 
 class ProfileError(KernrecError):

@@ -32,8 +32,8 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,). NaN if it was not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections of the analytical model by an existing model of this kernel, (N,), keyed by head: terms that are
-    added to the logarithms of predictions. The model to be trained learns the remaining errors.
+    """Corrections of the analytical model by an existing model for only this kernel, (N,), keyed by head. They are
+    added to the logarithms of predictions, and the model to be trained learns the remaining errors.
     """
     trust: Array | None = None
     """Weight of each row relative to a trusted row, (N,). None if all rows are trusted."""

@@ -42,7 +42,9 @@ _TRANSFER_ROWS = 30_000
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels. If there are more GPUs or kernels, several share a fold."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU, with the weight of one GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. It counts as much as the fraction
+measured on one GPU.
+"""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -183,8 +185,9 @@ def _shape_predictions(
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of predicted differences between configs that is expected to transfer to another GPU.
-    `predicted` comes from trees trained without the row's GPU, whose number is in `unit`.
+    """Return the fraction of the predicted differences between configs that is expected to transfer to another GPU.
+    `unit` contains the number of each row's GPU. `predicted` contains predictions by trees that were trained without
+    this GPU.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -193,9 +196,10 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Calibrate 90 % intervals for new problems on all GPUs together (`*`), and on each GPU, data type and granularity
-    of matrix rows with enough groups. With too few groups, a data type or granularity only gets an interval (with the
-    analytical model's errors for missing groups) if the next larger interval does not cover enough of its errors.
+    """Calibrate 90 % intervals for new problems: one for all GPUs together (`*`), and one for each GPU, data type and
+    granularity of matrix rows that has enough groups. If a data type or granularity has too few groups, it gets an
+    interval only if the interval of the next larger set of rows does not cover enough of its errors. In this interval,
+    errors of the analytical model stand in for the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
