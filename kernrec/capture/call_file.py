@@ -34,7 +34,7 @@ class CudaCall:
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
-        """Return the launched kernel, and notes on it."""
+        """Return (kernel, notes): the launched kernel, and notes on it for the user."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
@@ -55,7 +55,7 @@ class CudaCall:
 
 
 def is_cuda_call(path: Path) -> bool:
-    """Return whether a path leads to a call file of a CUDA kernel, and not of a Triton function."""
+    """Return whether a file is a call file of a CUDA kernel, instead of a Triton function."""
     try:
         return path.suffix == ".toml" and bool(re.search(r"^ptx\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
     except (OSError, UnicodeDecodeError):

@@ -20,12 +20,16 @@ shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shar
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
 """
-"""Fields of `cudaDeviceProp` in order, with types as for `struct`. Only CUDA 12 has the fields with a minus sign."""
+"""Fields of `cudaDeviceProp` in order, with types in the notation of Python's module `struct`. Only CUDA 12 has the
+fields with a minus sign.
+"""
 _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the attributes of a GPU that have a value in the emulator, by the numbers of `cudaDeviceAttr`."""
+    """Return the attributes of a GPU whose values the emulator knows, keyed by the attribute's number in
+    `cudaDeviceAttr`.
+    """
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,

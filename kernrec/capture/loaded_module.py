@@ -74,8 +74,9 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture up to `sm`, because a driver could compile it for `sm`. If there is
-    none, return the PTX for the oldest architecture, or None without PTX."""
+    """Return the PTX for the newest architecture up to `sm`, because a driver could compile it for `sm`. If there is no
+    such PTX, return the PTX for the oldest architecture. If no image is PTX, return None.
+    """
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
@@ -113,7 +114,9 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return (decoded length, index of the byte after it). If `count` is 15, more bytes of the length follow."""
+    """Read a length in the LZ4 format, and return (length, index of the byte after it). If `count`, its first part, is
+    15, more bytes follow.
+    """
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -144,7 +147,7 @@ CUDA_ERROR = {
     "success": 0, "value": 1, "configuration": 9, "function": 98, "image": 209, "ptx": 218, "symbol": 500,
     "address": 700, "resources": 701, "timeout": 702, "assert": 710, "launch": 719, "cooperative": 720, "unknown": 999,
 }  # fmt: skip
-"""Numbers of CUDA errors (`cudaError_t`), by kernrec's names for them."""
+"""Numbers of CUDA errors (`cudaError_t`), keyed by kernrec's names for these errors."""
 
 
 class LaunchError(KernrecError):
@@ -210,13 +213,15 @@ class LoadedModule:
         self._free = free_address
         self._parsed: Module | None = None
         self.placed: dict[str, np.ndarray] = {}
-        """Memory of variables by name."""
+        """Memory of each variable, keyed by the variable's name."""
         self.addresses: dict[str, int] = {}
-        """Addresses of the variables in global memory, by name."""
+        """Address of each variable in global memory, keyed by the variable's name."""
         self.buffers: dict[str, np.ndarray] = {}
-        """Memory of the variables that the program did not register, by name."""
+        """Memory of each variable that the program did not register, keyed by the variable's name."""
         self.tables: dict[str, bytes] = {}
-        """Initial contents of variables that contain addresses, by name, such as tables of virtual functions."""
+        """Initial content of each variable that contains addresses, such as a table of virtual functions, keyed by the
+        variable's name.
+        """
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False
@@ -240,7 +245,9 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the memory and address of a variable, and write its current or else initial value to the memory."""
+        """Set the memory and address of a variable. If the variable already has a value, copy it to the memory;
+        otherwise write its initial value.
+        """
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -261,7 +268,9 @@ class LoadedModule:
         return variable
 
     def prepare(self) -> None:
-        """Allocate memory for variables that the program did not register, and put addresses into initial values."""
+        """Allocate memory for variables that the program did not register, and replace symbols in initial values by
+        their addresses.
+        """
         if self._prepared or not self._texts:
             return
         self._prepared = True
@@ -289,7 +298,7 @@ class LoadedModule:
         return memory
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the current contents of all `__constant__` variables, by name."""
+        """Return the current content of each `__constant__` variable, keyed by the variable's name."""
         variables = self.module.variables
         registered = {
             name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"

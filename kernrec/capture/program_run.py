@@ -32,7 +32,9 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Exported symbols of each library. An exported C++ library would replace that of other libraries in the program."""
+"""Symbols that each library exports. If it also exported the symbols of the C++ standard library, these would replace
+the ones that other libraries in the program use.
+"""
 
 
 def libraries() -> Path:
@@ -98,7 +100,8 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            if not (folder / _DRIVER).exists():  # If the library exists, another process was faster.
+            # If the library already exists, another process compiled it first.
+            if not (folder / _DRIVER).exists():
                 raise
 
 
@@ -113,14 +116,18 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the public functions of the library `driver` or `runtime`, with the value that a trivial function writes
-    to its first argument (`call=5`), an empty value if it only succeeds, or None if it is not trivial."""
+    """Return the public functions of the library `driver` or `runtime`, keyed by name. For a trivial function, the
+    value is the text that it writes to its first argument (`5` for `call=5`), which is empty if the function only
+    reports success. For other functions, the value is None.
+    """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
 
 
 def _stubs(name: str) -> str:
-    """Return C++ code with a stub for each public function of a library. Definitions in C++ sources take precedence."""
+    """Return C++ code with a stub for each public function of a library. A definition in the library's C++ sources
+    takes precedence over the stub.
+    """
 
     def stub(call: str, value: str | None) -> str:
         if value is None:
@@ -198,13 +205,13 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # The program also received the signal, and decides what to do.
+        except KeyboardInterrupt:  # Ignore the signal, because the program also received it and decides what to do.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
 
 def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
-    """Serve the CUDA calls of each process that connects to a socket in a thread, until the socket is closed."""
+    """Accept connections of processes until the socket is closed. For each process, a thread serves its CUDA calls."""
     while True:
         try:
             connection, _ = listener.accept()

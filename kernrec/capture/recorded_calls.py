@@ -38,9 +38,11 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_S
 from kernrec.util.files import write_whole
 
 SLOTS = 80
-"""Number of address ranges for allocations, as in native/core.cpp. The last range contains several allocations."""
+"""Number of address ranges for allocations, as in native/core.cpp. The last range is shared by several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of call files per kernel. Further launches count in the call with the closest number of threads."""
+"""Maximum number of call files per kernel. Each further launch is counted in the call file with the closest number of
+threads.
+"""
 LARGEST_CONTENT = 64 << 20
 """Maximum size in bytes of a buffer whose contents are written to a file."""
 _LARGEST_VARIABLE = 256 << 10
@@ -68,7 +70,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Contents of buffers by name, until `save_contents` moves them to files."""
+    """Content of each buffer, keyed by the buffer's name, until `save_contents` moves the contents to files."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -99,7 +101,7 @@ class Recorder:
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
         self._scratch = TemporaryDirectory(prefix="kernrec-")
-        """Folder for the contents of buffers, because they may be larger than the memory."""
+        """Folder for the contents of buffers, because the contents of all launches may not fit in memory."""
         self.launches = 0
         self.called = False
         self.refused: set[str] = set()
@@ -116,7 +118,7 @@ class Recorder:
         Args:
             module: Code of the kernel.
             launch: Launch to record.
-            allocations: Sizes in bytes of the allocations in the last address range, by address.
+            allocations: Size in bytes of each allocation in the last address range, keyed by the allocation's address.
         """
         with self._lock:
             self.launches += 1
@@ -170,7 +172,7 @@ class _Description:
         self._function = inlined(module.module, launch.entry)
         self._matters = bool(data_dependences(self._function))
         self._names = list(launch.buffers)
-        order: dict[int, int] = {}  # Number of each buffer in the call file, by the buffer's address.
+        order: dict[int, int] = {}  # Number of each buffer in the call file, keyed by the buffer's address.
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
         """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
@@ -185,7 +187,9 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, if there is one."""
+        """Return (first address, memory) of the buffer or allocation that contains an address. Return None if there is
+        none.
+        """
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -202,7 +206,9 @@ class _Description:
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
         """Return the values that initialize a structure in PTX: bytes or, if the structure contains pointers, words of
-        8 bytes. Pointers are addresses of variables. Add the structure's memory, by address, to `memory_of`."""
+        8 bytes. A pointer becomes the address of a PTX variable. The memory to which the pointers point is added to
+        `memory_of`, keyed by address.
+        """
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
         if len(structure) % POINTER_BYTES or not any(places):
@@ -214,8 +220,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that is equal for equal launches, whatever their floating-point arguments. If `exact`, contents
-        of buffers that affect addresses or run time also affect the key."""
+        """Return a key that identifies equal launches. It does not depend on floating-point arguments. If `exact` is
+        true, it depends on the contents of buffers that affect addresses or run time.
+        """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
         arguments = [
@@ -268,7 +275,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # The PTX already defines these values. Also, the addresses of functions in them would differ in an analysis.
+        # Omit tables of addresses that have not changed, because the PTX already defines them. Moreover, the addresses
+        # of functions in them would differ in an analysis.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:
@@ -350,8 +358,9 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX in which structures that a kernel receives by value are constants instead of parameters, with values
-    by parameter from `_words`. A GPU keeps both in constant memory."""
+    """Return PTX in which structures that a kernel receives by value are constants instead of parameters. `structures`
+    maps each parameter to its values from `_words`. A GPU keeps both constants and parameters in constant memory.
+    """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():
         declared = re.compile(

@@ -1,7 +1,8 @@
 """Serve the CUDA calls of one process of a captured program: memory, code, textures and launches.
 
 The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings: their
-number, their lengths, and then their bytes. A reply begins with the number of a CUDA error, or 0.
+number, their lengths, and then their bytes. A reply begins with the number of a CUDA error, which is 0 if there was no
+error.
 """
 
 import array
@@ -86,7 +87,9 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return the buffers together with those of the images (without gaps between rows), and the images by name."""
+        """Return (buffers, images): the given buffers together with those of the images, which have no gaps between
+        rows, and the images, keyed by name.
+        """
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -231,7 +234,7 @@ class Session:
 
     def _unmap(self, slot: bytes) -> Sequence[object]:
         self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
-        self._maps.pop(int(slot), None)  # The memory is unmapped when nothing refers to it any more.
+        self._maps.pop(int(slot), None)  # Python unmaps the memory when nothing refers to it any more.
         return []
 
     def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:

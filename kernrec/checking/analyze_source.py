@@ -104,7 +104,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Analyze a source in this process. Return the analysis, and notes on how the source was read.
+    """Analyze a source in this process. Return (analysis, notes). The notes say how the source was read.
 
     Args:
         folder: Folder for the source.
@@ -141,7 +141,8 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
     Args:
         source: Text of the source in CUDA C++ or PTX.
-        arguments: Descriptions of the arguments in the order of the parameters, or values by name.
+        arguments: Descriptions of the arguments in the order of the parameters, or a mapping from parameter names to
+            values.
         grid: Number of thread blocks along one to three axes.
         block: Threads per block along one to three axes.
         query: Objective and bounds.
@@ -161,7 +162,9 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument in the form of `kernrec check`, an array by its type and size without its values."""
+    """Describe an argument in the form that `kernrec check` accepts. An array is described by its type and size,
+    without its values.
+    """
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
@@ -200,7 +203,7 @@ def analyze_any(
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Explanation of a kernel, for the launch in its source file."""
+    """Explanation of a kernel's performance, for the launch that its source file makes."""
 
     report: Report
     advice: tuple[LineAdvice, ...]
@@ -229,13 +232,13 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    # The name includes the file, because other files may have a kernel with the same name.
+    # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]
     advice: list[LineAdvice] = []
-    # Random integers show which branches the profile took, but they may be invalid indices. Then try zeros.
+    # Random integers show which branches the profile took, but they may be invalid indices. If they are, try zeros.
     for zeros in (False, True):
         sample = program_launch(path, words, gpu, 10.0, zeros)
         try:

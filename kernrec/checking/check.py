@@ -104,7 +104,8 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create arguments by name from descriptions as for `kernrec check`. A number is named by its position.
+    """Create the arguments that descriptions in the form of `kernrec check` define, keyed by name. The name of a number
+    is its position.
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -161,11 +162,11 @@ class CheckResult:
     counts: Mapping[str, int]
     """Numbers of events that the emulator counted, as in `kernrec check`. Empty if the kernel did not finish."""
     registers: int | None
-    """Registers per thread, or None if the source is PTX."""
+    """Number of registers per thread. None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes per thread of spilled registers that are stored to and loaded from local memory, or None for PTX."""
+    """Bytes of spilled registers that each thread stores to and loads from local memory. None if the source is PTX."""
     arrays: Mapping[str, np.ndarray]
-    """Contents of all arrays after the launch, by name."""
+    """Contents of all arrays after the launch, keyed by name."""
 
     @property
     def correct(self) -> bool:
@@ -207,7 +208,8 @@ def check(
         launch: Source, arguments and launch. The arrays in it do not change.
         reference: For each output, the expected array or a NumPy expression over the arguments; or a function that
             receives the arguments by name and returns the expected arrays by name. If None, nothing is compared.
-        tolerance: Largest error that counts as correct. By default, the rounding error, and 0 for integers.
+        tolerance: Largest error that counts as correct. The default is the error that rounding can cause, and 0 for
+            integers.
         limits: Limits of time, memory and sizes.
 
     Raises:
@@ -307,7 +309,8 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # To `compare`, NaN means an element that was not written, so it is skipped. Here, NaN may be the expected value.
+    # `compare` skips expected values that are NaN, because it takes them for elements that were not written. Here, NaN
+    # may be the expected value.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

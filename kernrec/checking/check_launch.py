@@ -58,7 +58,7 @@ class Checked:
     """Number of thread blocks that ran before the time limit."""
     of_blocks: int
     notes: tuple[str, ...] = field(default=())
-    """A note on each kind of check that was skipped."""
+    """Notes for the user, one for each kind of check that was skipped."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ def check_launch(
 
 
 def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return which kinds of memory can be checked without false findings, and a note on each skipped check."""
+    """Return (kinds, notes): the kinds of memory that can be checked without false findings, and a note on each skipped
+    check.
+    """
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -231,7 +233,9 @@ class ProgramLaunch:
     limits: LaunchLimits
     assumed: tuple[str, ...]
     unset: str
-    """Note on variables that nothing sets, or an empty string if there are none."""
+    """Note on `__constant__` and `__device__` variables that nothing sets, or an empty string if there are no such
+    variables.
+    """
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
@@ -282,7 +286,9 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config with the block size of the launch in the host code, or else the first possible config."""
+    """Return the config that has the block size of the launch in the host code. If there is none, return the first
+    config that can run.
+    """
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -295,7 +301,9 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return buffers with random numbers and valid indices, by name."""
+    """Return buffers that contain random numbers or, if they index other buffers, valid indices. The buffers are keyed
+    by name.
+    """
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)

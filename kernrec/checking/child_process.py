@@ -40,7 +40,9 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed, more than `time_s`, because other processes may use the CPU."""
+        """Elapsed time in seconds after which a process is killed. It is longer than `time_s`, because other processes
+        may use the CPU.
+        """
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -56,7 +58,8 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Permanently limit this process and its children, which may write only to `folder`.
+    """Permanently limit the resources and file accesses of this process and its children. They may write only to
+    `folder`.
 
     Returns:
         Whether access to files is now restricted to this folder and to files that are needed to run.
@@ -181,12 +184,12 @@ _NAME = "array."
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays of numbers, given by name, to an .npz file."""
+    """Write arrays of numbers, keyed by name, to an .npz file."""
     named: dict[str, Any] = {_NAME + name: array for name, array in arrays.items()}
     np.savez(file, **named)
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays in an .npz file that `save_arrays` wrote, by name."""
+    """Return the arrays in an .npz file that `save_arrays` wrote, keyed by name."""
     with np.load(file, allow_pickle=False) as content:
         return {name.removeprefix(_NAME): content[name] for name in content.files}

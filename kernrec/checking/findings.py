@@ -29,7 +29,7 @@ FIXES = {
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
-"""Usual fix of an error, by the kind of the error."""
+"""Usual fix of each kind of error, keyed by kind."""
 
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
@@ -174,8 +174,10 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Describe an access shortly before a buffer, as with a negative index, as an access before this buffer. The
-    emulator's message names the previous buffer, whose range contains the address."""
+    """Rewrite the emulator's message about an access shortly before a buffer, as with a negative index. The message
+    names the previous buffer, whose address range contains the address; the result says that the access is before this
+    buffer.
+    """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
     if address is None or rest < _BUFFER_RANGE // 2 or number >= len(buffers):
@@ -190,7 +192,9 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML: the findings of each checked kernel, and why others could not be checked."""
+    """Return a JUnit report in XML with the findings of each checked kernel, and with the reason for each kernel that
+    could not be checked.
+    """
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

@@ -43,7 +43,7 @@ _MOST_LETTERS = 4000
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of an expression over arrays and numbers, given by name.
+    """Return the value of a NumPy expression. `arrays` maps each name in the expression to an array or a number.
 
     Raises:
         UsageError: The text contains something that is not allowed in expressions, or its evaluation fails.
@@ -110,7 +110,9 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return the result of a function. Raises `UsageError` for an array of objects, which could grow without bounds."""
+    """Return the result of the NumPy function `name` unchanged. Raises `UsageError` if it is an array of Python
+    objects, which could grow without bounds.
+    """
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")

@@ -32,13 +32,13 @@ _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
 
 def main(folder: Path) -> None:
-    """Carry out the request in a folder, and write the result to the folder."""
+    """Carry out the request in the file `request.json` of a folder, and write the result to the same folder."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
+    with contextlib.suppress(KernrecError):  # Ignore a missing engine here, because the launch reports it.
         engine.module()  # Load the module now, while its files are accessible.
     limit_process(limits, folder)
     try:

@@ -12,7 +12,10 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which garbage is collected in a query. With Python's 700, it would run 90 times."""
+"""Number of new objects after which Python collects garbage during a query.
+
+With Python's default of 700, it would collect garbage 90 times.
+"""
 
 
 def main() -> None:

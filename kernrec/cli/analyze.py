@@ -246,7 +246,7 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel that cannot be predicted, print the measurements, and exit if they ended early."""
+        """Measure a kernel that cannot be predicted, and print the results. Exit if the measurement ended early."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"there are only measurements, no predictions: {why}"])

@@ -1,4 +1,4 @@
-"""`kernrec analyze` for programs with several kernels, or for several GPUs. It prints a table with a row for each."""
+"""`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
 
 import sys
 from collections.abc import Callable
@@ -22,18 +22,18 @@ Analyze = Callable[[AnalyzeOptions], "Analysis"]
 
 @dataclass(frozen=True)
 class _Row:
-    """Row of the table: the analysis of one kernel on one GPU, or the reason why there is none."""
+    """Row of the table: the analysis of one kernel on one GPU, or the reason why the analysis failed."""
 
     entry: str
     gpu: str
     analysis: "Analysis | None" = None
     launched: "Recommendation | None" = None
-    """Config whose block size is that of the launch in the program's host code, or None if there is none."""
+    """Recommended config with the block size that the host code launches, or None if there is no such config."""
     error: str = ""
     command: str = ""
     """Command that analyzes the kernel if the user adds what is missing. Empty if the analysis succeeded."""
     unset: str = ""
-    """Note on device variables without a value, or an empty string."""
+    """Note on device variables without a value, or an empty string if all have values."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -43,7 +43,10 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernel that the user named, or all kernels of a CUDA file. None stands for a file's only kernel."""
+    """Return the kernel that the user named, or otherwise all kernels of a CUDA file.
+
+    Return [None] if the user named no kernel and the file has only one.
+    """
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.draft import kernel_names

@@ -140,7 +140,10 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check kernels with the launches in the host code. Return results, and the reason for each unchecked kernel."""
+    """Check kernels with the launches in the host code.
+
+    Return (results, reasons), both keyed by kernel. A reason says why a kernel could not be checked.
+    """
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
@@ -202,7 +205,7 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into file path and kernel name. The name is None if only the file is given."""
+    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has only a file path."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -46,7 +46,7 @@ _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
 }
-"""Strategies that accept an option, keyed by option. All strategies accept the other options."""
+"""Strategies that accept an option, keyed by option. Options that are not listed here apply to all strategies."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -99,7 +99,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = replay_files(self.replay, self.db)  # Last: this reads a file.
+        recording, database = replay_files(self.replay, self.db)  # Do this last, because it reads a file.
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -113,7 +113,10 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return the budget, and the mean regret at which the strategy `refine` stops (None if not limited)."""
+        """Return (budget, mean regret at which the strategy `refine` stops).
+
+        The regret is None if the user did not set it.
+        """
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -127,7 +130,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
-        """Return the strategy, and the name of the effort that limits the number of configs per problem."""
+        """Return (strategy, name of the effort). The effort limits the number of configs per problem."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -194,7 +197,8 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
     Returns:
-        Paths of the recording and the database. Each is None if the user did not select it and there is no default.
+        (path of the recording, path of the database). Each is None if the user did not select it and there is no
+        default.
 
     Raises:
         UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
@@ -222,7 +226,10 @@ def limit_text(point: "OperatingPoint") -> str:
 
 
 class Stop:
-    """Context manager that catches the first SIGINT or SIGTERM. Calling it returns whether a signal has arrived."""
+    """Context manager that catches the first SIGINT or SIGTERM.
+
+    To find out whether a signal has arrived, call the object.
+    """
 
     def __init__(self) -> None:
         self._stopping = False

@@ -83,7 +83,10 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import the results of another tuner, and return a summary and notes. --spec makes them results of its kernel."""
+    """Import the results of another tuner.
+
+    With --spec, they become results of the spec's kernel. Return (summary, notes).
+    """
     from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec

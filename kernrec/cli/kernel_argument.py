@@ -60,7 +60,7 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
-        """Return the path of the source without the name of the kernel (`kernel.cu:name`)."""
+        """Return the path of the source file. For `kernel.cu:name`, this is `kernel.cu`."""
         return with_entry(self.source)[0]
 
     @property
@@ -76,12 +76,12 @@ class AnalyzeOptions(options.Options):
 
     @property
     def kernel_name(self) -> str | None:
-        """Return the name of the kernel from --entry or the path (`kernel.cu:name`), or None without a name."""
+        """Return the kernel's name from --entry or the path (`kernel.cu:name`), or None if the user gave no name."""
         return self.entry or with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Return the kernel to analyze, notes for the user, and the folder of the kernel's files.
+    """Return (kernel to analyze, notes for the user, folder of the kernel's files).
 
     Raises:
         UsageError: Options contradict each other, or the kernel cannot be read.

@@ -135,7 +135,10 @@ REMOVED = {
     "db export --shape": "--gpu, --op or --kernel",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacement of each removed command or option. If other commands still have the option, the key has its command."""
+"""Replacement of each removed command or option.
+
+If an option was removed from only some commands, the key also names the command, as in `db export --key`.
+"""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 

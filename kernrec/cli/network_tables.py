@@ -38,7 +38,10 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return CSV rows for a network: one for each power limit or clock of a sweep, or otherwise for each layer."""
+    """Return CSV rows for a network.
+
+    A sweep has a row for each power limit or clock. Any other answer has a row for each layer.
+    """
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -106,7 +109,10 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print the layers of a network. A normal table has the `most` slowest, or else those with most of the time."""
+    """Print the layers of a network.
+
+    A normal table has the `most` slowest layers. If `most` is None, it has the layers that take most of the time.
+    """
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -323,7 +329,7 @@ def _comparison_columns(
     names = ["" if row is None else row.total.name for row in rows]
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # Name the limit: at the best limit, power is lower.
+    if served:  # Name the power limit: the best limit would draw less.
         limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
         power = replace(power, name=f"W at {limit}")
     columns = [

@@ -161,7 +161,7 @@ class Options:
             inputs=self.inputs,
             backends=self._backends[0],
             source=self.estimated_by or "",
-            each_config=form in (Form.CSV, Form.JSON),  # Programs need every row.
+            each_config=form in (Form.CSV, Form.JSON),  # Programs that read the output need every row.
         )
 
     @cached_property
@@ -208,7 +208,10 @@ class Options:
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for a network: --workload, the shapes as layers, or the default workload of --op."""
+        """Return the request for a network.
+
+        Its layers are those of --workload, the user's shapes, or the default workload of --op.
+        """
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []

@@ -5,7 +5,7 @@ columns of a table do not fit on a line:
 
 1. The least important columns are dropped. `--format wide` prints all columns.
 2. If the remaining columns still do not fit, columns marked `below` move to a second line.
-3. Without such columns, long text wraps within its column, or the last columns move to further lines.
+3. If no column is marked `below`, long text wraps within its column, or the last columns move to further lines.
 
 All numbers in a column have the same unit, which the heading states. Columns without any content are dropped.
 
@@ -45,7 +45,10 @@ _STYLES = {
     "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
     "marked": "1",
 }  # fmt: skip
-"""ANSI codes by source of an estimate, for ranks that may be wrong (`unsure`), and for highlighted cells (`marked`)."""
+"""ANSI color codes, keyed by source of an estimate.
+
+`unsure` is for ranks that may be wrong, and `marked` for highlighted cells.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ class Column:
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
-        """Return whether the column can be dropped, because it is not `ALWAYS` and all cells are empty or zero."""
+        """Return whether the column can be dropped.
+
+        Its importance must not be `ALWAYS`, and all its cells must be empty or zero.
+        """
         return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
 
 
@@ -159,7 +165,11 @@ def _width(wide: bool) -> int | None:
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print rows of values by column name as a table: the columns `names`, or all columns of the first row."""
+    """Print rows as a table.
+
+    Each row maps column names to values. The table has the columns `names`, which are by default all columns of the
+    first row.
+    """
     names = names or list(rows[0])
     columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
     print_table(title, columns, [[plain_text(row[name]) for name in names] for row in rows])
@@ -250,7 +260,10 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Narrow the widest columns, in which text then wraps, until a row fits. Return None if a row cannot fit."""
+    """Return the widths of columns in characters so that a row fits `width`, or None if a row cannot fit.
+
+    The widest columns are narrowed, so that their text wraps.
+    """
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -267,7 +280,10 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
-    """Yield the lines of a band, in which long cells wrap. Row None is the heading."""
+    """Yield the lines of one row of a band, in which long cells wrap.
+
+    If `row` is None, yield the lines of the heading.
+    """
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -388,7 +404,10 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line of text, wrapped to the stream's width (standard output). A log on standard error is not wrapped."""
+    """Print a line of text, wrapped to the width of the stream, which is standard output by default.
+
+    The line is not wrapped if the stream is standard error and not a terminal.
+    """
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -417,7 +436,7 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     if (measurement := recommendation.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names it.
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names this GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""

@@ -92,7 +92,7 @@ class _Device:
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """Time in seconds at which the current tier of the problem began, and the number of steps completed before."""
+    """(time in seconds at which the current tier of the problem began, number of steps that were completed before)."""
     steps: int = 0
     best_s: float = float("inf")
     """Lowest latency of the current problem, in seconds."""

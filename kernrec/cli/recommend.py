@@ -78,7 +78,7 @@ class RecommendOptions(options.Options):
 
     @cached_property
     def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and the prices for yearly bills, or None without --gpus."""
+        """Return the number of GPUs and the prices for yearly bills, or None if the user did not specify --gpus."""
         from kernrec.recommender.networks.compare import Tariff
 
         prices = {}
@@ -289,7 +289,7 @@ def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    """Return the format that --emit selects, or None without --emit. --output requires --emit."""
+    """Return the format that --emit selects, or None if the user did not specify --emit. --output requires --emit."""
     if name is None and output is not None:
         raise UsageError("--output needs --emit, which selects the format")
     if name is None:

@@ -134,7 +134,10 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline at its rank. Only `leading_baseline` may precede the top recommendation."""
+    """Insert the best baseline into the rows at its rank.
+
+    It may come first only if it is the answer's `leading_baseline`.
+    """
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -171,7 +174,10 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return recommendations and other measured kernels by the objective, or by latency for a Pareto front."""
+    """Return recommendations and other measured kernels, sorted by the objective.
+
+    For a Pareto front, sort by latency.
+    """
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -298,7 +304,7 @@ def _point(baseline: "Baseline", gpu: "GPU") -> str:
 
 
 def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
-    """Return the columns of a table for an answer without kernels. It has a row for each backend."""
+    """Return the columns of a table with the baseline of each backend, for an answer without kernels."""
     versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
     return [
         Column("backend", "left", [baseline.dated_name for baseline in baselines]),

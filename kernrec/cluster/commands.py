@@ -108,7 +108,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, and close it. See `kernrec.measure.collect.collect`."""
+    """Measure the requested problems on a cluster, and then end its actors. See `kernrec.measure.collect.collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

@@ -51,7 +51,10 @@ class Cluster(Protocol):
         """Start an actor for each GPU that has none, and return the names of the new actors."""
 
     def call(self, device: str, method: str, *arguments: object) -> None:
-        """Call a method of the actor `device`, restarting an ended process first. `wait` later yields the reply."""
+        """Call a method of the actor `device`. `wait` later yields the reply.
+
+        If the actor's process has ended, the process is restarted first.
+        """
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
         """Yield (actor name, reply) for each reply within `seconds`. A visit's records come before its `Answer`."""
@@ -72,7 +75,10 @@ class _Device:
     records: list[Mapping[str, Any]] = field(default_factory=list)
     """Records received from the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU. Reset when another GPU joins, leaves or ends a visit."""
+    """Whether the chooser had no visit for this GPU.
+
+    It becomes false when another GPU joins, leaves or ends a visit.
+    """
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     losses: int = 0
@@ -115,7 +121,7 @@ class Driver:
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        # Actors found by the first `join` that have not replied yet; None before it.
+        # Actors found by the first `join` that have not replied yet; None before the first `join`.
         self._first: set[str] | None = None
         # Number of measurements, keyed by (GPU, problem, tier).
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -319,7 +325,10 @@ class Driver:
                 device.resting = False
 
     def _learned(self, device: _Device, title: str) -> list[Measurement]:
-        """End a GPU's visit: pass its rows of completed blocks to the chooser, report them, and return them."""
+        """End a GPU's visit. Return the visit's measurements that are in completed blocks.
+
+        These measurements are also reported, and passed to the chooser.
+        """
         assert device.visit is not None
         planned, records = device.visit.planned, device.records
         device.visit, device.records = None, []

@@ -50,7 +50,7 @@ def limits_of(device: MeasuredDevice) -> Limits:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`, readable even if the machines have different sources, unlike other replies."""
+    """Reply to `hello`. Unlike other replies, it is readable even if the machines have different sources of kernrec."""
 
     node: str
     """Name of the machine."""
@@ -85,7 +85,7 @@ class Answer:
     """Reply to `open` or `measure`."""
 
     title: str
-    """Name of the GPU and its machine, or only of the machine before the GPU is open."""
+    """Name of the GPU and its machine. Before the GPU is open, this is only the name of the machine."""
     identity: GpuIdentity | None = None
     """Identity of the GPU; None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
@@ -97,7 +97,10 @@ class Answer:
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign, empty if the request is for other GPUs; None if it stays."""
+    """One-line reason why the GPU leaves the campaign; None if it stays.
+
+    The reason is empty if the request is for other GPUs, which is no error.
+    """
 
 
 class SentRecords:
@@ -187,7 +190,10 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Return a copy of the problem with equal `Kernel` objects of this process, which already hold cached results."""
+    """Return a copy of the problem in which this process's own `Kernel` objects replace the received ones.
+
+    The objects are equal, but those of this process already hold cached results.
+    """
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

@@ -36,7 +36,10 @@ def _here() -> dict[str, str]:
 
 
 def _run(expected: dict[str, str], task: Callable[..., R], arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
-    """Run a task on a node. Raise `ProcessorsLostError` if its version of kernrec or of the compiler differs."""
+    """Run a task on a node.
+
+    Raise `ProcessorsLostError` if the node's version of kernrec or of the compiler is not the expected one.
+    """
     for what, there in _here().items():
         if there != expected[what]:
             raise ProcessorsLostError(
@@ -52,7 +55,10 @@ def _compiling() -> CompilingProcesses:
 
 
 def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
-    """Compile a job on this node. Return the code, or the message, log and reason of the `CompileError`."""
+    """Compile a job on this node, and return the compiled code.
+
+    If the job does not compile, return (message, log, reason) of the `CompileError`.
+    """
     ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
     return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
 

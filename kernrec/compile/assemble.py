@@ -64,10 +64,11 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """Assemble PTX text for `sm`, and return it with the resources of its kernels.
+    """Assemble PTX text for the compute capability `sm`. Return the machine code (`cubin`) and the resources of its
+    kernels.
 
-    Without an assembler, `cubin` is empty and the resources are estimates. If the assembler is too old for the PTX ISA
-    version, the PTX is assembled again with the assembler's own version.
+    If no assembler is installed, `cubin` is empty and the resources are estimates. If the assembler is too old for the
+    PTX ISA version, the PTX is assembled again with the assembler's own version.
 
     Raises:
         CompileError: The assembler refuses the PTX.

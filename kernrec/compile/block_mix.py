@@ -38,18 +38,19 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Maximum number of machine instructions of a block that may have disappeared because all moved to other blocks."""
+"""Number of instructions that is added to the limit from `_NEAR`, because all instructions of a small block may have
+moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference, for a matching block, between the bytes that its loads and stores move in PTX and in
 machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum ratios of estimated to actual and of actual to estimated machine instructions of a block. They decide whether
-a block matches if nothing else relates it to machine code."""
+"""Maximum ratio of estimated to actual machine instructions of a block, and of actual to estimated ones. These limits
+decide whether a block matches if no machine instruction shows how often the block was copied."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Number of machine instructions that unrolling may add to the block before a loop, where they choose how many trips to
-run."""
+"""Number of instructions that is added to the limit from `_MOST`, because unrolling adds machine instructions to the
+block before a loop. They choose how many trips of the loop to run."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class BlockMix:
     """Machine instructions of each basic block of a PTX function."""
 
     issue: Sequence[Mapping[str, float]]
-    """For each basic block, the machine instructions of one execution by class."""
+    """For each basic block, the number of machine instructions of one execution, keyed by class."""
     from_code: list[bool]
     """For each basic block, whether its instructions were counted in machine code instead of estimated from PTX."""
 
@@ -101,7 +102,8 @@ class _Charge:
     origin: int
     """Index of the basic block that contains the instruction's PTX line."""
     target: int
-    """Index of the basic block for which the instruction is counted, because each execution issues it."""
+    """Index of the basic block for which the instruction is counted. Each execution of this block issues the
+    instruction."""
     share: float
     """1 / number of basic blocks that contain the instruction's PTX line."""
     machine: MachineInstruction
@@ -109,7 +111,7 @@ class _Charge:
 
 class MachineLowering:
     """Function that returns the machine instructions of each basic block of a kernel, for `EmulationOptions.lowering`.
-    They are counted in machine code or, if there is none, estimated from PTX."""
+    The instructions are counted in machine code or, if there is none, estimated from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         """Assemble and disassemble the kernel.
@@ -127,7 +129,7 @@ class MachineLowering:
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
-        """Return the machine instructions of each basic block, and which blocks were counted in machine code."""
+        """Return the `BlockMix` of a function, which must not contain calls. The result is cached."""
         if id(function) not in self._mixes:
             self._mixes[id(function)] = function, self._mix(function)
         return self._mixes[id(function)][1]
@@ -203,7 +205,8 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the copies of each basic block in machine code, and the blocks that have a machine instruction."""
+        """Return (number of copies of each basic block in machine code, indices of related blocks). A block is related
+        if at least one machine instruction shows how often the block was copied."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -235,7 +238,8 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map each block that a branch skips to the block before the branch, if a predicate replaced the branch."""
+        """For each branch that a predicate replaced, map the block that the branch skips to the block before the
+        branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}

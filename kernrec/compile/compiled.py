@@ -41,7 +41,7 @@ class Compiled:
 
     ptx: str
     cubin: bytes
-    """Machine code, or empty bytes if only the PTX is known."""
+    """Machine code. It is empty if the source was only compiled to PTX."""
     resources: dict[str, Resources]
     """Resources of each `__global__` function, keyed by its name in the PTX."""
     compiler: str
@@ -66,11 +66,12 @@ class TritonTarget:
     argument is a multiple of 16. All other parameters are constants, whose values are Python literals in
     `CompileJob.defines`."""
     key: str = ""
-    """Triton's cache key of the function and of everything that it calls, or empty to use the whole source."""
+    """Triton's cache key of the function and of everything that it calls. If it is empty, kernrec's cache key is
+    computed from the whole source."""
     folder: Path | None = None
-    """Folder from which the source imports other files, or None."""
+    """Folder from which the source may import other files, or None if it may not import any."""
     module: str = ""
-    """Name under which to import the source as an installed module. If it is empty, the file is executed instead."""
+    """Name of the installed module to import as the source. If it is empty, the file is executed instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +123,14 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether a second attempt would fail: not if the compiler crashed or a header was missing."""
+        """Return whether compiling again would fail, too. It might succeed if the compiler crashed or a header was
+        missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header. It is not cached: the user may install it."""
+    """A source includes a file that is not an installed CUDA header. The error is not cached, because the user may
+    install the file."""
 
     lasting = False
 
@@ -194,7 +197,8 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Compilation results in files of `folder`, each under a key. If `folder` is None, nothing is cached."""
+    """Cache of compilation results, which are files in `folder` and identified by a key. If `folder` is None, nothing
+    is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -206,8 +210,8 @@ class CompileCache:
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that parts
-        cannot run into each other."""
+        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that the
+        parts `ab`, `c` and `a`, `bc` have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 

@@ -50,7 +50,7 @@ class MachineInstruction:
 
     @property
     def target(self) -> str | None:
-        """Label among the operands, such as the target of a branch, or None if there is no label."""
+        """Label among the operands, such as the target of a branch, or None if no operand is a label."""
         match = _TARGET.search(self.operands)
         return match[1] if match else None
 
@@ -70,8 +70,9 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return a text that identifies the programs with which `machine_code` reads code of `sm`: architecture and program
-    sizes. The text is empty if `machine_code` returns None."""
+    """Return a text that identifies the assembler and the disassembler with which `machine_code` reads code of `sm`. It
+    consists of the architecture and the sizes of both programs. It is empty if `machine_code` cannot read code of
+    `sm`."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 

@@ -67,7 +67,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def loaded_torch() -> Any:
-    """Return torch if this process has already imported all of it, else None."""
+    """If this process has completely imported torch, return the module torch. Otherwise, return None."""
     torch = sys.modules.get("torch")
     loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
     return None if loading else torch
@@ -343,7 +343,7 @@ class StandInDriver:
         return self._target
 
     def get_active_torch_device(self) -> Any:
-        """Return the CPU, where the tensors are stored."""
+        """Return the CPU as the active device, because the tensors of the simulated GPU are stored there."""
         return sys.modules["torch"].device("cpu")
 
     def get_current_device(self) -> int:

@@ -230,7 +230,8 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return the cached result of a job, or None. It may lack machine code if the job does not need it."""
+    """Return the cached result of a job, or None if the cache has no result. If the job does not need machine code, the
+    result may lack it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 

@@ -76,7 +76,7 @@ class CompilingProcesses:
     """Compiling processes, which start on demand and are reused until `close`."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = max(1, limit)  # maximum number of processes
+        self._limit = max(1, limit)  # Maximum number of processes.
         self._workers: list[_Worker] = []
 
     def compile(
@@ -131,8 +131,9 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield jobs with cached results, and the others in groups of at most `most` that are compiled together."""
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current group, which have the same source
+    """Yield (job, result) for each job whose result is cached. Yield the other jobs in lists of at most `most` jobs
+    that are compiled together."""
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # together_key -> jobs with the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -163,7 +164,7 @@ class _Worker:
         theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # of the first job
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -176,7 +177,8 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return the jobs that are done. If the process is past its deadline or broken, stop it."""
+        """Return (job, result) for each job that has finished since the last call. If the process has passed its
+        deadline or no longer works, stop it."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -220,7 +222,8 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its limit. If it waited for a processor, postpone the deadline."""
+        """Return whether the first job has used up its time limit. If the job had to wait for a processor, postpone its
+        deadline."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -231,7 +234,8 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return the job that ended the process, with an error, or nothing if several jobs were compiled together."""
+        """Return the job that ended the process, with an error as its result. If several jobs were compiled together,
+        any of them may be the cause, so return an empty list."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -263,7 +267,8 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds: elapsed time outside of Linux, infinity if it has ended."""
+    """Return the processor time of a process in seconds. On systems other than Linux, return the elapsed time. If the
+    process has ended, return infinity."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
@@ -290,10 +295,9 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal. Only their parent reacts.
-
-    They also import nothing from the working folder. Windows has no signal masks, so no signal is blocked there.
-    `context` is the start method of the processes.
+    """Context manager. Processes that are started in its block ignore Ctrl-C and a closed terminal, to which only their
+    parent reacts. These processes also import nothing from the working folder. Windows has no signal masks, so no
+    signal is blocked there. `context` is the multiprocessing context that starts the processes.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
@@ -365,10 +369,11 @@ class LocalProcessors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Context manager that yields `processors`; if this is a number, it yields that many processes on this machine.
+    """Context manager that yields `processors`. If `processors` is a number, it yields that many processes on this
+    machine.
 
-    Processes that it started end with the block or with this process. After an error, the block does not wait for
-    running tasks, because a task in an endless loop stops only after minutes.
+    Processes that the context manager started end with the block or with this process. After an exception, the block
+    does not wait for running tasks, because a task in an endless loop stops only after minutes.
     """
     if not isinstance(processors, int):
         yield processors

@@ -95,7 +95,8 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with one `together_key` in order, and None before several are compiled at once."""
+        """Yield the results of jobs, which must have the same `together_key`, in order. Before several jobs are
+        compiled together, yield None."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:
@@ -183,7 +184,8 @@ def _identifier(entry: str) -> str:
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel by name, as if compiled separately, or None if there is more than kernels."""
+    """Return the PTX of each kernel, keyed by kernel name, as if each kernel had been compiled separately. If the PTX
+    defines anything else, such as a function, return None."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
     declared: list[tuple[str, str]] = []  # (declared symbol, or empty for a comment; line)
@@ -272,7 +274,8 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the end of the function whose parameter list begins at `opened`, or None if it has no body."""
+    """Return the position in the text after the function whose parameter list begins at `opened`. If the function has
+    no body, return None."""
     behind = _closed(text, opened)
     if behind is None:
         return None

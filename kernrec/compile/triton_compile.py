@@ -128,7 +128,8 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing scratch pointers to the kernel's parameters. Triton 3.4 declares only one, not two."""
+    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares only one of the two
+    pointers."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -171,7 +172,8 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or an item of a tuple. Also record a constant's value or the divisor."""
+        """Return Triton's type of an argument or of an item of a tuple. If it is a constant, also record its value in
+        `constants`. If its divisor is known, also record the divisor in `attributes`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -212,7 +214,8 @@ def _source_type(function: Any) -> Any:
 
 @contextmanager
 def _own_name(function: Any) -> Iterator[None]:
-    """Context manager: compile a function under its Python name, even if `@triton.jit(repr=...)` sets another name."""
+    """Context manager that makes Triton compile a function under its Python name, even if `@triton.jit(repr=...)` sets
+    another name."""
     before = getattr(function, "_repr", None)
     if before is not None:
         function._repr = None

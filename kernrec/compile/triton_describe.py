@@ -63,7 +63,8 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
 
 
 def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
-    """Return the description of a Triton function object of this process. The result is that of `described`.
+    """Return the description of a Triton function that this process has loaded. The result has the same form as that of
+    `described`.
 
     Args:
         function: Function with `@triton.jit`, possibly autotuned.

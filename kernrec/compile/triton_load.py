@@ -42,7 +42,8 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Context manager: without a GPU, let Triton report one. If `torch`, import torch and let it do the same."""
+    """Context manager that makes Triton report a simulated GPU if the machine has none. If `torch` is true, import
+    torch and make it report the simulated GPU, too."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -80,7 +81,8 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return a folder's package name (empty if it is no package), and the parent of the outermost package."""
+    """Return (package name, folder). If the given folder is a package, these are its name and the folder that contains
+    its outermost package. Otherwise, the name is empty and the folder is the given one."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)

@@ -68,7 +68,8 @@ def answer_of(
 def answer_request(
     task: Callable[[dict[str, Any]], Mapping[str, Any]], plain: Callable[[Any], Any] | None = None
 ) -> int:
-    """Answer one request with limited memory, and return the exit status. Call this as a process's main function.
+    """Read one request from standard input, answer it with limited memory, and return the exit status. Call this as a
+    process's main function.
 
     Args:
         task: Function that answers a request, which has the file's `name`. Its output is dropped, and its errors are

@@ -36,7 +36,7 @@ def triton_compiler() -> str:
 
 
 def fp_fusion() -> bool:
-    """Return whether Triton fuses a multiplication and an addition into one instruction if the launch does not say so.
+    """Return whether Triton fuses a multiplication and an addition into one instruction by default.
 
     Releases before 3.10 fuse them by default, and later releases do not. The environment variables
     TRITON_DEFAULT_FP_FUSION and TRITON_FORCE_DISABLE_FP_FUSION override the default.

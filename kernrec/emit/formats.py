@@ -85,21 +85,23 @@ class Format:
     writer: str
     """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that creates the files of a folder, as `module.function`; empty if the format has no folder."""
+    """Function that creates the files of a folder, as `module.function`. Empty if the format always writes a single
+    file."""
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail that must follow the format's name and a colon; empty if the format has none."""
+    """Example of the detail that must follow the format's name and a colon. Empty if the format has no detail."""
     detail: str = ""
     compiled: bool = False
     """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """Only language in which the format can contain kernels; None if it can contain both."""
+    """The only kernel language that the format can contain. None if it can contain both languages."""
     suffix: str = ""
-    """Suffix that the file's name must have; empty if it may have any suffix."""
+    """Suffix that the file's name must have. Empty if the name may have any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether the path after `--output` is for a folder: it is an existing folder, or has no suffix."""
+        """Return whether to write a folder to the path after `--output`. A path means a folder if it is an existing
+        folder or has no suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -129,7 +131,7 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format for a text after `--emit`, such as `ptx` or `vllm:detail`.
+    """Return the format that a text after `--emit`, such as `ptx` or `vllm:detail`, names.
 
     Raises:
         UsageError: There is no such format, or a detail is missing or unexpected.
@@ -190,7 +192,7 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
-    """Raise `UsageError` if the format cannot contain a kernel in the language of the best config's kernel."""
+    """Raise `UsageError` if the kernel of a best config is in a language that the format cannot contain."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

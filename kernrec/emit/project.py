@@ -1,4 +1,5 @@
-"""Write a CMake project with kernels, functions that launch them on one shape each, and a checking program."""
+"""Write a CMake project that contains kernels, a C++ function for each problem that launches the problem's kernel, and
+a program that checks the results."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -33,7 +34,7 @@ def emit_project(answers: Sequence[Answer]) -> Files:
     """Return the files of a CMake project that runs the best config of each answer.
 
     Raises:
-        KernrecError: A problem has no op, so there is no reference.
+        KernrecError: A problem has none of kernrec's ops, so its result cannot be checked.
     """
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
@@ -86,7 +87,8 @@ def _variant(
     functions: Mapping[Problem, str],
     number: int,
 ) -> str:
-    """Return the source of one compiled variant, including the launch functions of the problems that use it."""
+    """Return the C++ source file for one compiled variant of a kernel. It includes the launch functions of the problems
+    that use the variant."""
     first = recommendations[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
@@ -169,7 +171,8 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues all launches of a config. `names` maps source to project kernel names."""
+    """Return the C++ function that queues all launches of a config. The argument `names` maps the name of a kernel in
+    the source to its name in the project."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):

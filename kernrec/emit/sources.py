@@ -37,7 +37,7 @@ def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunc
 
     Args:
         recommendation: Kernel, config and problem.
-        launches: Launches to describe; None for the recommendation's launches.
+        launches: Launches to describe. By default, the launches of the recommendation.
     """
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
@@ -96,7 +96,8 @@ def emit_triton(answers: Sequence[Answer]) -> Files:
 
 
 def triton_source(recommendation: Recommendation) -> str:
-    """Return a Triton kernel's source, followed by `CONFIG` and, if all arguments are tensors or numbers, `launch`."""
+    """Return a Triton kernel's source, followed by the recommended config as a dictionary `CONFIG`. If all arguments
+    are tensors or numbers, a function `launch` follows."""
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
@@ -108,7 +109,8 @@ def triton_source(recommendation: Recommendation) -> str:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the Python lines of a function `launch`, or nothing if an argument is neither a tensor nor a number."""
+    """Yield the lines of a Python function `launch` that launches the kernel. If the config has several launches, or an
+    argument is neither a tensor nor a number, yield nothing."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Triton appends scratch pointers to the function's own arguments; ignore them.
@@ -130,7 +132,8 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. PTX from Triton is changed to request its shared memory at launch.
+    """Compile a recommended kernel. If Triton compiled it, its PTX is changed so that the shared memory is requested at
+    launch.
 
     Raises:
         KernrecError: There is no compiler, or the source does not compile.
@@ -151,7 +154,8 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
 
 
 def source_folder(kernel: Kernel) -> Path | None:
-    """Return the current folder if it contains the kernel's source, which may then import its files; None otherwise."""
+    """If the current folder contains the kernel's source, return this folder, so that the source can import files from
+    it. Otherwise, return None."""
     return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 

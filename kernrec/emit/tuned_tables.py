@@ -1,4 +1,5 @@
-"""Write the best configs of Triton kernels as tuning files of vLLM and SGLang, or as Inductor's lookup table."""
+"""Write the best configs of Triton kernels as tuning files for vLLM or SGLang, or as a lookup table for PyTorch's
+Inductor."""
 
 import json
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
         tool: `vllm` or `sglang`.
 
     Raises:
-        UsageError: The kernel is no Triton function, or the layer's GPU or number of tokens does not fit.
+        UsageError: The kernel is not a Triton function, or the GPU or the number of tokens in `detail` does not match
+            the answers.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -68,7 +70,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return the tunables of a captured Triton call's configs, or the name of a kernel with a config space."""
+    """Return a value that identifies the candidate configs of a kernel. If the kernel is a captured Triton call, the
+    value consists of the configs' tunables. Otherwise, it is the name of the kernel."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}

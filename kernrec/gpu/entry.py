@@ -124,15 +124,16 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock (2 per FMA), or 0 without hardware for
-        `dtype`."""
+        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations. The result
+        is 0 if the GPU has no hardware for `dtype`."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
         return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
 
     def tensor_rate(self, dtype: str) -> int:
-        """Return the dense FMAs per clock and SM of the tensor cores in a dtype, or 0 if they do not support it."""
+        """Return the dense FMAs per clock and SM of the tensor cores in a dtype. The result is 0 if the tensor cores do
+        not support the dtype."""
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
     def multiplies(self, dtype: str) -> bool:
@@ -179,8 +180,9 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel, with arrays (broadcast) if any argument is an array. `blocks` is 0 if the
-    launch is impossible. `smem_bytes` is the static and dynamic shared memory per block."""
+    """Return the occupancy of a kernel. If any argument is an array, the arguments are broadcast and the result
+    contains arrays. `blocks` is 0 if the launch is impossible. `smem_bytes` is the static and dynamic shared memory per
+    block."""
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))
@@ -248,8 +250,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the tables of `_elementwise`, with values `blocks * 4 + limiter`. The last entries cover larger
-    numbers."""
+    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table are for
+    numbers that are larger than the table."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -91,7 +91,7 @@ def find_gpus(names: str) -> list[GPU]:
 
 
 def catalog_gpu(name: str) -> GPU | None:
-    """Return the GPU that `find_gpu` would return from the catalog, or None if the catalog does not have it."""
+    """Return the catalog's GPU with this name, alias or NVML device name, or None if the catalog does not have it."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     return None if entry is None else _load(*entry)
 
@@ -163,7 +163,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return FMAs per SM and clock outside the tensor cores, keyed by dtype, for this compute capability."""
+    """Return the number of FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

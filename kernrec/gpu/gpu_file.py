@@ -73,7 +73,8 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return a name for which `find_gpu` returns a GPU. GPU files and `GPU` objects are registered in this process."""
+    """Return the name under which `find_gpu` finds a GPU, which is given as a name, a GPU file or a `GPU`. A GPU from a
+    file and a `GPU` are first registered in this process."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu

@@ -51,7 +51,7 @@ def bind_rows(
         ignored: Names in the file's configs that are not tunables.
 
     Returns:
-        The results with the spec's tunable names, and the number of dropped failures.
+        (results, number of dropped failed results). The configs of the results have the spec's tunable names.
 
     Raises:
         UsageError: A tunable is unknown or missing, a value is not in the spec, the spec excludes a config that ran, or
@@ -80,7 +80,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map the names in the file's configs to the spec's tunables, and check macros that the spec fixes."""
+    """Map names in the file's configs to tunables of the spec. Check the values of macros that the spec fixes."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -164,7 +164,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
         gpu: The measured GPU.
 
     Raises:
-        UsageError: No config of the kernel has a recorded launch, several configs have it, or the kernel has too many
+        UsageError: A recorded launch matches none or several of the kernel's configs, or the kernel has too many
             configs to compare.
     """
     space = Space.of(kernel, problem, gpu)
@@ -207,7 +207,7 @@ def _only(
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Group results by their problem, and skip results of other problems than the user's.
+    """Group results by problem. Skip results whose problem differs from the user's.
 
     Args:
         results: Results of a file.
@@ -215,7 +215,7 @@ def by_problem(
         definition: Op of the kernel's spec, or None if there is no spec.
 
     Returns:
-        The results by problem, and notes on skipped results.
+        (results, notes). The results are keyed by problem. The notes tell the user how many results were skipped.
 
     Raises:
         UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or no result has
@@ -241,7 +241,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """Combine the problem that the file states with the user's. Return None if they contradict each other."""
+    """Combine what the file and the user state about a problem. Return None if they contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:
@@ -269,11 +269,11 @@ def _text(stated: StatedProblem) -> str:
 SAMPLE = 6
 """Number of recorded configs to compile for the comparison of registers and shared memory."""
 _REGISTERS = 0.25
-"""Median relative difference in register counts above which the recorded code counts as another source's."""
+"""Maximum median of the relative differences in register counts. If it is exceeded, another source was measured."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
-    """Check whether results were measured with other code than the kernel's.
+    """Check whether results were measured with code that differs from the kernel's.
 
     Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
@@ -282,8 +282,8 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
         kernel: The kernel with its source.
 
     Returns:
-        The reason why the recorded code differs from the kernel's, or None if it agrees or cannot be compared. Also
-        returns a note on the comparison, or an empty string.
+        (reason, note). The reason says how the recorded code differs from the kernel's. It is None if they agree or
+        cannot be compared. The note describes the comparison. It is empty if there is a reason or nothing to compare.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
@@ -301,7 +301,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Some tools include reserved memory.
+            reserved = gpu.limits.smem_reserved_per_block  # Some tools add the memory that CUDA reserves.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
@@ -324,7 +324,10 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge results of the same config into one with the median latency. Failures are dropped if any run succeeded."""
+    """Merge results of the same config into one result with the median latency.
+
+    If any run of a config succeeded, its failed runs are dropped.
+    """
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
         alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)
@@ -338,7 +341,7 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 
 
 def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Keep only the median result of each config, because configs may be equal after names were ignored.
+    """Keep only the median result of each config. Configs may be equal after ignored names were removed.
 
     Results at different power limits or clocks stay separate. Failed results of a config that also ran successfully are
     dropped. If there is an even number of results, the lower of the two middle results is kept.
@@ -349,7 +352,8 @@ def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) ->
             and all results are kept.
 
     Returns:
-        The remaining results in the order of the file, and a note on dropped results, or None if there are none.
+        (results, note). The remaining results have the order of the file. The note gives the number of dropped results.
+        It is None if no results were dropped.
     """
     if not ignored:
         return list(results), None

@@ -78,7 +78,7 @@ class Draft:
     assumed: tuple[str, ...]
     """Descriptions of values that kernrec assumed, because the source does not determine them."""
     launch: HostLaunch | None = None
-    """Launch of the kernel in the program's host code, or None if there is none."""
+    """Launch of the kernel in the program's host code, or None if the host code does not launch it."""
     unset: str = ""
     """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
@@ -107,7 +107,7 @@ class Draft:
         sizes = sum(text.endswith("=NUMBER") for text in self.missing)
         if sizes < 2:
             return command
-        # With several sizes, a buffer may need an element for each combination, so choose smaller sizes.
+        # A buffer may have as many elements as the product of all sizes, so choose smaller sizes.
         size, elements = (1024, 1 << 20) if sizes == 2 else (128, 1 << 21)
         return command.replace("=4096", f"={size}").replace("[4096]", f"[{elements}]")
 
@@ -118,7 +118,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the kernels of a CUDA program as values of the option `--entry`.
+    """Return the names of a CUDA program's kernels, in the form that the option `--entry` accepts.
 
     A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
     Kernels that the program never launches come last.
@@ -135,7 +135,10 @@ def _instances(text: str, template: Signature) -> list[str]:
 
 
 def includer_of(source: Path) -> str:
-    """Return advice to analyze another program that includes this file, or an empty string without one."""
+    """If another program includes this file, return a hint to analyze that program.
+
+    Otherwise, return an empty string.
+    """
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -145,7 +148,10 @@ def includer_of(source: Path) -> str:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return advice to analyze another file that defines a kernel of the program, or an empty string without one."""
+    """If another file defines one of the program's kernels, return a hint to analyze that file.
+
+    Otherwise, return an empty string.
+    """
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
@@ -176,7 +182,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
 
     Returns:
-        The kernel's signature, and the instance if the kernel is a template, or None otherwise.
+        (signature of the kernel, instance). The instance is None if the kernel is not a template.
 
     Raises:
         UsageError: The kernel does not exist, several kernels or instances are possible, or `entry` is an instance but

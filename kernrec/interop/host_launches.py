@@ -49,7 +49,10 @@ class HostLaunch:
     kernel: str
     """Name of the kernel, with template arguments if the launch has any."""
     grid: str | None
-    """Comma-separated expression for each axis, in terms of kernel parameters and block extents (`block_x`)."""
+    """Number of blocks along each axis, as comma-separated expressions.
+
+    They use kernel parameters and block extents (`block_x`).
+    """
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
@@ -140,7 +143,10 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with the launch's template arguments, as values if the text determines them."""
+        """Return the kernel's name with the template arguments of the launch.
+
+        Replace arguments by their values if known.
+        """
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -156,7 +162,10 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _template_arguments(self) -> dict[str, str]:
-        """Return the template arguments in the first instantiation or call of the function that contains the launch."""
+        """Return the template arguments of the function that contains the launch, keyed by template parameter.
+
+        They are taken from the first instantiation or call of the function.
+        """
         function = _function_of(self.call)
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
@@ -203,7 +212,10 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements in a pointer's buffer. Raise `UnknownError` if the text has no allocation."""
+        """Return the number of elements in the buffer behind a pointer.
+
+        Raise `UnknownError` if no allocation is found.
+        """
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -218,7 +230,7 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the function's first caller passes for a parameter, or None if there is none."""
+        """Return the value that the first call of a function passes for a parameter, or None if no call passes one."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
@@ -322,7 +334,7 @@ class _Launch:
                     raise UnknownError
                 return resolved(
                     values.named_children[len(values.named_children) // 2]
-                )  # Use the middle element, as halfway through a loop.
+                )  # Use the middle element, because a loop may use all elements.
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []

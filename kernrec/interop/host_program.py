@@ -62,7 +62,7 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression, in parentheses if it needs parentheses as an operand of another expression."""
+    """Return an expression in a form that can be an operand of another expression. Add parentheses if necessary."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
@@ -132,8 +132,8 @@ def divided(text: str, size: int) -> str:
 def by_block(text: str, axis: str, extent: int) -> str:
     """Convert the number of blocks along an axis to the spec's notation.
 
-    If the expression is a quotient by the block's extent that is rounded up, the extent becomes the name `block_x`,
-    `block_y` or `block_z`, so that the expression also holds for other blocks.
+    If the expression divides a size by the block's extent and rounds up, the extent is replaced by the name `block_x`,
+    `block_y` or `block_z`, so that the expression also holds for other block sizes.
 
     Args:
         text: Number of blocks along the axis, an expression.
@@ -188,7 +188,7 @@ class HostProgram:
         return lanes * ELEMENT_BYTES[dtype] if dtype is not None else self._layout(kind)[0]
 
     def _layout(self, kind: str, depth: int = 0) -> tuple[int, int]:
-        """Return the size and alignment of a type in bytes. Raise `UnknownError` for an unknown type."""
+        """Return (size, alignment) of a type in bytes. Raise `UnknownError` for an unknown type."""
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             size = lanes * ELEMENT_BYTES[dtype]
@@ -233,7 +233,8 @@ class HostProgram:
         """Return the value of a class constant such as `Packed<float>::size`.
 
         Returns:
-            The expression that initializes the constant, and the bytes of each template argument, keyed by `sizeof(T)`.
+            (expression that initializes the constant, sizes). The sizes are those of the template arguments in bytes,
+            keyed by `sizeof(T)` with the name of the template parameter.
 
         Raises:
             UnknownError: The class or constant does not exist.
@@ -282,7 +283,10 @@ class HostProgram:
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the command-line arguments that the target `run` of the Makefile passes to the program, if any."""
+    """Return the command-line arguments that the target `run` of the folder's Makefile passes to the program.
+
+    Return an empty list if there is no such target.
+    """
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")

@@ -63,7 +63,7 @@ class ImportSummary:
     added: int
     """Number of measurements that were not in the database before."""
     dropped: int
-    """Number of incomplete entries at the end of a truncated file."""
+    """Number of incomplete entries that were dropped from the end of a truncated file."""
     notes: tuple[str, ...] = ()
     """Notes for the user."""
 
@@ -183,7 +183,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Match the results of one problem with a kernel's configs, and check them. Return the results and notes."""
+    """Match the results of one problem with a kernel's configs, and check them. Return (matched results, notes)."""
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))

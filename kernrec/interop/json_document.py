@@ -29,7 +29,10 @@ _GZIP = b"\x1f\x8b"
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Regular expression for the rest of a text after a parser error. If it matches, the text is truncated."""
+"""Regular expression for the text from the position of a JSON parser's error to the end.
+
+If it matches, the text is truncated.
+"""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -43,7 +46,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
         largest: Maximum size of the uncompressed file in bytes. The default is `MOST_BYTES`.
 
     Returns:
-        The text, and whether the file is complete.
+        (text, whether the file is complete).
 
     Raises:
         UsageError: The file cannot be read, is too large, unpacks to more than `MOST_RATIO` times its size, has more
@@ -65,7 +68,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Read and decompress a file up to the first damaged byte. Return the content, and whether it is complete."""
+    """Read and decompress a file up to the first damaged byte. Return (content, whether it is complete)."""
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -127,7 +130,10 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert `CutShort` and `ValueError` to a `UsageError` that names the file and the expected format `kind`."""
+    """Convert a `CutShort` or `ValueError` in a `with` block to a `UsageError`.
+
+    The message names the file and the expected format `kind`.
+    """
     try:
         yield
     except CutShort:

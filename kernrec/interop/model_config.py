@@ -37,7 +37,7 @@ class Quantization:
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     method: str = ""
-    """Value of `quant_method` in the config, or an empty string."""
+    """Value of `quant_method` in the config, or an empty string if the config does not state it."""
     elsewhere: bool = False
     """Whether serving engines run this quantization with kernels that have no tuned files."""
     by_row: bool = False
@@ -131,7 +131,10 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
 
 
 def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Return the fields of a model's `config.json`, its path, and a title. For the arguments, see `read_model`."""
+    """Return (fields of a model's `config.json`, path of the file, title of the model).
+
+    For the arguments, see `read_model`.
+    """
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -150,7 +153,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Parse the text of a `config.json`. Raise `UsageError` with `path` if it is not a JSON object."""
+    """Parse the text of a `config.json`. If it is not a JSON object, raise a `UsageError` that names `path`."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -189,7 +192,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the first field in `names` that exists and is not zero, or None if there is none.
+        """Return the value of the first field in `names` that exists and is not zero, or None if no field does.
 
         Raises:
             UsageError: The value is not an integer from 0 to `_MOST`.
@@ -233,7 +236,10 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the total intermediate size of the shared experts, which process every token, or 0 without them."""
+        """Return the total intermediate size of the shared experts, which process every token.
+
+        Return 0 if the model has no shared experts.
+        """
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -302,7 +308,10 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and dense networks. Return none if the number of heads is unknown."""
+        """Return the linear layers of attention and dense networks.
+
+        Return no layers if the number of heads is unknown.
+        """
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -345,7 +354,10 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return the quantization of grouped integer weights. For unsupported group sizes, engines have no tuned files."""
+    """Return the quantization of integer weights that share a scale per group.
+
+    If the group size or the number of bits is unsupported, the result says that engines have no tuned files for it.
+    """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -24,7 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Number n such that every n-th layer has full attention, keyed by `model_type`. It is only a default."""
+"""Default number n such that every n-th layer has full attention, keyed by `model_type`."""
 _MOST_LAYERS = 10_000
 
 
@@ -285,7 +285,10 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the workload entry of a linear layer. Tensor parallelism splits `split`: `out`, `in` or nothing."""
+        """Return the workload entry of a linear layer.
+
+        `split` is the side that tensor parallelism splits: `out` or `in`. It is empty if each GPU has the whole layer.
+        """
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -351,7 +354,8 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # Weights of the batched matmuls
+            # Number of weights in the matmuls below
+            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
             self.left_out.append(

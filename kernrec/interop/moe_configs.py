@@ -54,7 +54,7 @@ class ExpertLayer:
     device: str
     """Name of the GPU according to the driver, as `torch.cuda.get_device_name()` returns it."""
     dtype: str | None = None
-    """Quantization in the engine's notation, such as `fp8_w8a8`, or None without quantization."""
+    """Quantization in the engine's notation, such as `fp8_w8a8`, or None if the layer is not quantized."""
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     by_row: bool = False
@@ -95,7 +95,7 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """Return the number of tokens in a captured call, given its integer arguments by name.
+        """Return the number of tokens in a captured call. `call` has its integer arguments, keyed by name.
 
         Raises:
             UsageError: The expression uses an unknown argument, or its value is not a positive integer.
@@ -144,7 +144,8 @@ def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], 
     """Parse a file with tuned configs for expert matmuls.
 
     Returns:
-        The configs keyed by number of tokens, and the file's `triton_version`, or None if the file does not state it.
+        (configs, version). The configs are keyed by number of tokens. The version is the file's `triton_version`, or
+        None if the file does not state it.
 
     Raises:
         UsageError: The text has another format. The message is one line and names the file.

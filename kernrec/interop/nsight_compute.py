@@ -85,7 +85,10 @@ def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
 
 
 def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield the columns and metrics of each launch, for a file with a row per launch. The first row has the units."""
+    """Yield (columns, metrics) of each launch in a file with a row per launch.
+
+    The first row has the units of the metrics.
+    """
     units = next(rows, {})
     if units.get("ID"):
         raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
@@ -127,7 +130,10 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first available metric of `names` in SI units. `units` has a factor for each unit in the file."""
+    """Return the value of the first available metric in `names` in SI units, or None if none is available.
+
+    `units` maps each unit that the file may use to its conversion factor.
+    """
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -141,7 +147,10 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield the results with the block as config. If the block is ambiguous, add grid and shared memory."""
+    """Yield each result with the block of its launch as config.
+
+    If launches with the same block differ in grid or shared memory, the configs also contain these.
+    """
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

@@ -102,7 +102,10 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm node, or None if no op fits. Fused nodes are added to `absorbed`."""
+    """Return the problem of a MatMul or Gemm node, or None if kernrec has no suitable op.
+
+    Nodes that are fused into the matmul are added to `absorbed`.
+    """
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -136,7 +139,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Return whether operand b is the transpose of constant weights, which are then stored as (n, k)."""
+    """Return whether operand b of a matmul is a transposed constant. If so, the weights are stored as (n, k)."""
     before = graph.writer(node, 1)
     if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
         return False
@@ -172,7 +175,10 @@ def _same(values: Any) -> int | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a function that converts a node to a problem of `op`, if the node works along the last axis."""
+    """Return a function that converts a node to a problem of `op`.
+
+    It returns None if the node does not work along the last axis.
+    """
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -187,7 +193,7 @@ def _rows(op: str) -> _Read:
 
 
 def _reduction(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a node that computes a sum or mean along the last axes, or None for other axes."""
+    """Return the problem of a node that computes a sum or mean. Return None unless the axes are the last ones."""
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
@@ -206,7 +212,7 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a Transpose node that swaps two groups of adjacent axes, or None for other permutations."""
+    """Return the problem of a Transpose node. Return None unless it swaps two groups of adjacent axes."""
     x = graph.value(node, 0)
     if x.shape is None:
         return None

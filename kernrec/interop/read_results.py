@@ -31,15 +31,24 @@ class Format:
     title: str
     """Title of the format with an article, for error messages."""
     member: str | None = None
-    """Member of the top-level JSON object that identifies the format, or None."""
+    """Member of the top-level JSON object that identifies the format.
+
+    None if files of the format have no such member.
+    """
     pattern: re.Pattern[str] | None = None
-    """Regular expression that identifies the format, or None."""
+    """Regular expression that identifies the format, or None if the member or the file ending identifies it."""
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
+    """Function that reads results, or None if this format has no results.
+
+    It may raise `ValueError`, `UsageError` or `CutShort`.
+    """
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only the configs, or None. It may raise the same errors as `results`."""
+    """Function that reads only configs, or None if kernrec has none for this format.
+
+    It may raise the errors of `results`.
+    """
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
@@ -160,7 +169,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # The names are the function's own.
+    if kind.results is not None:  # The file has the tunable names of the Triton function.
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

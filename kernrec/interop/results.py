@@ -61,7 +61,7 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Convert a complete problem to this form, so that all its parts are stated."""
+        """Return a `StatedProblem` with all parts of a complete problem."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -152,7 +152,7 @@ class ForeignResults:
     """Name of the kernel, or None if the file does not state it once for all results."""
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
-    """Number of incomplete entries at the end of a truncated file."""
+    """Number of incomplete entries that were dropped from the end of a truncated file."""
     not_run: int = 0
     """Number of configs that the file lists without a result."""
     notes: tuple[str, ...] = ()
@@ -261,7 +261,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value` if it is a short, printable line of text. Otherwise, raise `ValueError` with `what`."""
+    """Return `value` if it is a short, printable line of text. Otherwise, raise a `ValueError` that names `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
@@ -286,7 +286,7 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
     """Separate power limits and clocks, which Kernel Tuner treats like tunables, from a config.
 
     Returns:
-        The config without limits, and the limits in SI units as fields of a `ForeignResult`.
+        (config without limits, limits). The limits are in SI units, keyed by field of `ForeignResult`.
     """
     limits = {}
     for name, column in LIMITS.items():

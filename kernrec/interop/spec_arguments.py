@@ -43,7 +43,7 @@ class SpecTensor:
     """Tensor of a drafted spec: the buffer behind a pointer, or a device variable."""
 
     parameter: Parameter
-    """Kernel parameter or device variable that the tensor provides the contents of."""
+    """Kernel parameter or device variable whose contents the tensor provides."""
     role: str
     values: str | None = None
     dtype: str | None = None
@@ -81,9 +81,9 @@ class SpecArguments:
     places: dict[str, str] = field(default_factory=dict)
     """Name of the tensor or dimension for each parameter, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
-    """Names of the device variables whose contents tensors provide, as in the source."""
+    """Names in the source of the device variables whose contents are tensors."""
     unset: str = ""
-    """Note on device variables without a value, or an empty string."""
+    """Note on device variables without a value, or an empty string if all have values."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Set the shape of every buffer, from the user's description or from the dimensions.
@@ -130,7 +130,10 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the number of tensor elements between consecutive indices, from a step of `count` bytes."""
+        """Return the number of elements of the tensor `target` between consecutive indices, as an expression.
+
+        The distance in bytes is `count` times the values of `parameters`. Return None if the number is unknown.
+        """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
             return None
@@ -158,7 +161,10 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the product of the two largest dimensions as a buffer's default size, or None if it is unknown."""
+        """Return the default size of a buffer, which is the product of the two largest dimensions.
+
+        Return None if there are no dimensions, or if it is unknown which are the largest.
+        """
         names = list(self.dims)
         if len(names) > 2:
             sizes = {name: size for name, size in self.dims.items() if size is not None}
@@ -294,7 +300,10 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return a null pointer, a pointer or a structure in the spec's notation, or an empty string for other values."""
+    """Return the text with which a spec writes a null pointer, a pointer or a structure.
+
+    Return an empty string for any other value.
+    """
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

@@ -98,7 +98,10 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the launch of the host code with the most known values, or None if there is no launch."""
+        """Return the kernel's launch in the host code, or None if there is none.
+
+        If there are several, return the one with the most known values.
+        """
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
@@ -110,7 +113,10 @@ class _Drafter:
         )
 
     def _filled(self) -> dict[str, str]:
-        """Return the device variables that the host code sets. Single integers with unknown values are left out."""
+        """Return the values of device variables that the host code sets, keyed by variable.
+
+        A variable that is a single integer with an unknown value is left out.
+        """
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -303,7 +309,10 @@ class _Drafter:
         )
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
-        """Return the block's extents as expressions, and constraints on the block with their reasons."""
+        """Return (expressions for the block's extents, constraints on the block).
+
+        The constraints map each expression to its reason.
+        """
         required, most = self.facts.required_block, self.facts.most_threads
         stated = self.words.block
         if stated is not None and not re.fullmatch(r"[\d\sx,]+", stated):
@@ -347,7 +356,10 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Create tunables for the block's extents along the axes on which the blocks to try differ."""
+        """Create a tunable for the block's extent along each axis on which the blocks to try differ.
+
+        For the result, see `_block`.
+        """
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
@@ -386,7 +398,10 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the tunables that determine the block's extents, found by names such as BLOCK_X, or an empty list."""
+        """Return the names of the tunables that set the block's extents, which are macros with names such as BLOCK_X.
+
+        Return an empty list if there are none.
+        """
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:

@@ -38,7 +38,7 @@ class LaunchWords:
 
     @property
     def expressions(self) -> str:
-        """Return all user's expressions that may name a dimension, separated by spaces."""
+        """Return all of the user's expressions that may contain names of dimensions, separated by spaces."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
@@ -70,7 +70,10 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise `UsageError` with `place` and line numbers if a spec contains `MARK`, a part left to fill in."""
+    """Raise `UsageError` if a spec contains `MARK`, so that parts remain to be filled in.
+
+    The message has `place` and the line numbers of these parts.
+    """
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]

@@ -175,7 +175,10 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return tensors, launch arguments, and expressions whose sum is the dynamic shared memory in bytes."""
+        """Return (tensors, launch arguments, sizes).
+
+        The sum of the expressions in `sizes` is the dynamic shared memory in bytes.
+        """
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -248,7 +251,7 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """Return the element type of an argument, and the number of elements per vector (4 for float4)."""
+        """Return (element type of an argument, number of elements per vector). For float4, the number is 4."""
         kind = str(self.need(argument, "Type"))
         if kind in _TYPES:  # int8 is an 8-bit integer, not a vector.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1

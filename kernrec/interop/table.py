@@ -213,7 +213,7 @@ class _Reader:
 
     @staticmethod
     def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
-        """Return the name of the column that contains the times, and the length of its unit in seconds."""
+        """Return (name of the column that contains the times, length of its unit in seconds)."""
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()

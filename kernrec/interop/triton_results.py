@@ -121,7 +121,7 @@ _MOST_CONFIGS = 65_536
 
 
 def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
-    """Return the lookup table's key for a matmul, without a device.
+    """Return the key of a matmul in Inductor's lookup table. The key contains no device.
 
     Args:
         layout: `nn`, `nt`, `tn` or `tt`. A `t` means that the input is stored transposed.

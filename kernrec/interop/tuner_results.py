@@ -105,7 +105,10 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Parse a Kernel Tuner cache without an incomplete last entry. Also return the number of dropped entries."""
+    """Parse a Kernel Tuner cache, and drop an incomplete last entry.
+
+    Return (parsed JSON, number of dropped entries).
+    """
     try:
         return whole_document(text), 0
     except CutShort:

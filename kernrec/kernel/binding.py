@@ -1,7 +1,7 @@
-"""Evaluate a kernel's launches for one config and one problem, and pack their arguments for the CUDA driver.
+"""Evaluate the launches of a kernel for one config and one problem, and pack their arguments for the CUDA driver.
 
-In a bound launch, every expression of the spec is replaced by its value. Arguments are packed once and reused for many
-launches, because the driver copies them when it queues a launch.
+In a bound launch, every expression of the spec is replaced by its value. The arguments are packed once and reused for
+many launches, which is possible because the driver copies them when it queues a launch.
 """
 
 import ctypes
@@ -65,7 +65,7 @@ class BoundLaunch:
     """Dynamic shared memory per block in bytes."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
-    """Number of executions of each loop body, summed over the grid, keyed by the loop's name in the spec."""
+    """Number of executions of each loop body, summed over all thread blocks, keyed by the loop's name in the spec."""
 
     @property
     def blocks(self) -> int:
@@ -104,8 +104,8 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """Return the small problems on which launch number `launch` of a config is emulated for its profile."""
-    # The dimensions are missing here, because each probe defines them.
+    """Return the small problems (probes) that are emulated to profile launch number `launch` of a config."""
+    # These names do not include the problem's dimensions, because each probe defines its own dimensions.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
@@ -201,7 +201,7 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """Pointer argument. When its address is set, it adds `offset` bytes to the address."""
+    """Pointer argument of a launch: the address of a tensor or workspace plus `offset` bytes."""
 
     offset = 0
 
@@ -228,7 +228,9 @@ class PackedArguments:
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch, with null addresses. Raises `KernrecError` if one is a texture."""
+        """Pack the arguments of a bound launch. All addresses are null until `set_address` sets them. Raises
+        `KernrecError` if an argument is a texture.
+        """
         values: list[Any] = []
         names: list[str | None] = []
         for argument in launch.arguments:

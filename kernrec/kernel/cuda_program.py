@@ -1,8 +1,9 @@
 """Extract the device code of a CUDA program: the part of a source for nvcc that NVRTC can compile.
 
-NVRTC has built-in device functions, and accepts neither headers for host code nor host functions. This module removes
-both without changing line numbers, and instantiates the template that the user or a launch names. tree-sitter parses
-the source, and skips parts that it cannot parse, such as a macro in place of a declaration.
+NVRTC accepts neither host functions nor headers for host code, and needs no headers for CUDA's device functions. This
+module removes host functions and headers without changing line numbers, and instantiates the template that the user or
+a launch names. tree-sitter parses the source, and skips parts that it cannot parse, such as a macro in place of a
+declaration.
 """
 
 import re
@@ -48,7 +49,7 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""Definitions of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
+"""Code that replaces C's standard headers: types as on 64-bit Linux, and limits from the C standard."""
 _HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 _COMPLEX = "#include <cuComplex.h>\n"
 _BRINGS = {
@@ -58,7 +59,9 @@ _BRINGS = {
     "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
-"""Definitions of library headers that device code uses, keyed by the start of the header's name."""
+"""Code that replaces the headers of CUDA libraries, keyed by the start of the header's name. It defines only what
+device code uses.
+"""
 _HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
@@ -83,7 +86,7 @@ class DeviceCode:
 
     @property
     def note(self) -> str:
-        """Return one line about the removed parts, or an empty text if nothing was removed."""
+        """Return one line that names the removed headers and functions, or an empty string if nothing was removed."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -112,12 +115,12 @@ def parsed(text: str) -> "Node":
 
 
 def text_of(node: "Node | None") -> str:
-    """Return the source text of a node, or an empty text for None."""
+    """Return the source text of a syntax node. Return an empty string if the node is None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield, in text order, the descendants of a node that are of one of the given kinds."""
+    """Yield the descendants of a syntax node that are of one of the given kinds, in the order of the source."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -177,7 +180,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _unused_types(declarations: "list[Node]") -> "list[Node]":
-    """Return the declarations of types that no other declaration needs. They belong to the host code.
+    """Return the declarations of types and macros that no other declaration needs, so that they can be removed.
 
     A macro needs the types that it mentions only if something mentions the macro.
     """
@@ -219,7 +222,7 @@ def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
 
 
 def function_name(node: "Node") -> str:
-    """Return the name of the function that a node defines or declares, or an empty text for other nodes."""
+    """If a syntax node defines or declares a function, return the function's name; otherwise return an empty string."""
     declarator = next(nodes(node, "function_declarator"), None)
     return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
 

@@ -65,7 +65,9 @@ class Signature(NamedTuple):
     """Names of the template's parameters, or empty if the kernel is not a template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of a template instance such as `scale<float, 4>`, without template parameters."""
+        """Return the signature of a template instance such as `scale<float, 4>`, in which the template parameters are
+        replaced by their values.
+        """
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -98,7 +100,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
             continue
         end = _closing(text, declared.end())
         inside = text[declared.end() : end - 1]
-        # This is a declaration without a body.
+        # Skip this declaration, because it has no body.
         if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
@@ -141,7 +143,9 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether a kernel only uses a pointer in assignments `parameter[...] = ...`, so it is an output."""
+    """Return whether a kernel uses a pointer parameter only in assignments `parameter[...] = ...`. If so, it is an
+    output.
+    """
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -157,8 +161,9 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return kernrec's data type and the number of elements of a C++ type. The result is (`f32`, 4) for `float4`, and
-    (None, 1) for an unknown type."""
+    """Return (data type, number of elements) of a C++ type. The result is (`f32`, 4) for `float4`, and (None, 1) for an
+    unknown type.
+    """
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):

@@ -66,7 +66,8 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Return the op that the `[problem]` table of the kernel `name` declares, and further fields for its `Kernel`.
+    """Return (op, fields). The op is the one that the `[problem]` table of the kernel `name` declares. The fields are
+    values of further fields of its `Kernel`, keyed by field name.
 
     Raises:
         UsageError: The table cannot be read.
@@ -127,7 +128,9 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return a tensor that the `[problem]` table declares. `dtype` is the data type of tensors that state none."""
+    """Return the tensor that an entry of `[problem.tensors]` declares. If the entry does not state a data type, the
+    tensor has the type `dtype`.
+    """
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -147,14 +150,15 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # When a spec is read, digests of the files with values are added.
+    # `source_files.fingerprint` adds a digest of each file with tensor values to the spec.
+    for digest in ("digest", "reference_digest"):
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Return how textures read a tensor with elements of this type, or None if its table has no `texture`."""
+    """Read the table `texture` of a tensor whose elements have the type `dtype`."""
     from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"

@@ -72,11 +72,12 @@ class Expression:
 
     @property
     def shown(self) -> str:
-        """Return the text in quotes for messages, shortened if it is long."""
+        """Return the text of the expression in quotes, for error messages. A long text is shortened."""
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value: an array if the value of any name in the expression is an array, else a Python scalar.
+        """Return the value of the expression. If the value of any name in the expression is an array, the result is an
+        array; otherwise it is a Python scalar.
 
         Args:
             names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
@@ -174,7 +175,8 @@ def literal(value: float) -> Expression:
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # Escaping can make a character ten times as long.
+    # Shorten the text again, because escaping can make a character ten times as long.
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -227,7 +229,9 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return the tree of a node, and the kind of its value. The kind of a name is taken to be a number."""
+        """Return (tree, kind). The tree is the converted syntax node. The kind of its value is a number, a truth value
+        or text; names are assumed to be numbers.
+        """
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -343,7 +347,7 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Spell the reserved words in a text as in the source: the identifier `in_` becomes `in`."""
+    """Return a text in which identifiers that `identifier` changed are spelled as in the source: `in_` becomes `in`."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 

@@ -1,8 +1,8 @@
 """Define the fixed part of contributed measurements: kernels, configs and problems that are measured on every GPU.
 
-On most GPUs, the time of each of these measurements is bound by a single resource, according to the analytical model.
-With them, kernrec compares GPUs, detects GPUs that deviate (because they are throttled, or have another limit), and
-checks each constant of the model.
+According to the analytical model, a single resource, such as DRAM, limits the time of each of these measurements on
+most GPUs. With these measurements, kernrec compares GPUs, detects GPUs that deviate (because they are throttled, or
+have another limit), and checks each constant of the model.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class FixedMeasurement:
 
 
 def fixed_part() -> tuple[FixedMeasurement, ...]:
-    """Return the measurements of the fixed part, in the order in which they should be taken."""
+    """Return the measurements that every contributor takes on their GPU, in the order in which they should be taken."""
     elementwise, matmul = find_op("elementwise"), find_op("matmul")
     f16_product = matmul.problem("f16", "nt", m=4096, n=4096, k=4096)
     f32_product = matmul.problem("f32", "nn", m=4096, n=4096, k=4096)

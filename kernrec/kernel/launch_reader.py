@@ -10,7 +10,7 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-# A list in the engine's suggestions may be incomplete.
+# The pattern may miss kernels, because the names that it finds are only suggestions in error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Maximum length of a name. Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
@@ -119,7 +119,8 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            # A late dimension with the name of a tensor decides whether the problem has this tensor.
+            # If a late dimension of the op (`Dim.late`) has the name of a tensor, its value decides whether the problem
+            # has this tensor.
             table.named.add(ctype)
             return PointerArgument(ctype)
         if value.startswith("+"):

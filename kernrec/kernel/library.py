@@ -28,7 +28,9 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec as plain data, or None if it is not TOML; `load_kernel` then raises the error."""
+    """Return a kernel's spec as plain data. Return None if the file is not TOML, so that `load_kernel` reports the
+    error.
+    """
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -53,8 +55,9 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored. Raises `UsageError` if there is no such
-    kernel. The message suggests similar names."""
+    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored. If there is no such kernel, raise
+    `UsageError` with a message that suggests similar names.
+    """
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -82,7 +85,9 @@ def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: 
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
-    """Return the Triton kernels that implement an op for a dtype and layout on sm_`sm`. There may be none."""
+    """Return the Triton kernels that implement an op for a dtype and layout on the architecture `sm`. The result may be
+    empty.
+    """
     kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
@@ -90,7 +95,8 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op (in any spelling) for a dtype, layout and sm_`sm` (None for any), if any.
+    """Return the CUDA C++ kernels of an op for a dtype, a layout and the architecture `sm`. None stands for any dtype,
+    layout or architecture. The result may be empty.
 
     A constraint of a returned kernel may still exclude the architecture (`Kernel.runs_on`).
     """
@@ -111,8 +117,9 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`. The kernels may belong to other ops,
-    if these ops can express the problem. Raises `NoSuchKernelError` if there is no such kernel."""
+    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`. The result includes kernels of other
+    ops if the problem can be expressed in these ops. Raises `NoSuchKernelError` if there is no such kernel.
+    """
     able = [
         kernel
         for form in equivalents(problem)

@@ -21,7 +21,7 @@ _INCLUDE = re.compile(
 )
 _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
-"""Maximum number of folders of a project in which to search for a header."""
+"""Maximum number of folders to search for a header in a project."""
 _PROJECT_MARKS = (".git", ".hg")
 """Names of folders that mark their parent as the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
@@ -53,7 +53,7 @@ def whole_source(path: Path, include: Sequence[str] = ()) -> str:
 
 
 def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Return, for each line of `whole_source`, the file and the line from which it comes."""
+    """For each line of the text that `whole_source` returns, return (file, line number in this file)."""
     origins: list[tuple[str, int]] = []
     begins = True
     for text, file, first in _pieces(path, include):
@@ -62,13 +62,15 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # The next piece starts within this line.
+        if begins:  # The next piece starts in the empty line after the last line break.
             origins.pop()
     return origins
 
 
 def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the pieces of a source whose headers are inlined, each as (text, file name, number of its first line)."""
+    """Return the pieces of text that make up a source after its headers are inlined. Each piece is (text, name of the
+    file from which it comes, number of its first line in that file).
+    """
     roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
     _inline(path, roots, set(), pieces)
@@ -197,7 +199,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    # This is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
+    # The exception is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
@@ -221,7 +223,7 @@ class CompileFlags:
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note that says where the flags come from that the user did not pass, or an empty text if there are none."""
+    """Note on the origin of the flags that the user did not pass, or an empty string if there are no such flags."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
@@ -259,14 +261,18 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Keep at most one `-std` option and one fast-math option, in a spelling that both NVRTC and nvcc accept."""
+    """Return the options with at most one `-std` option and one fast-math option, spelled as both NVRTC and nvcc
+    accept.
+    """
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return a file's flags in a `compile_commands.json`, or None if it cannot be read or lacks the file."""
+    """Return the flags that a `compile_commands.json` lists for a source. Return None if the JSON file cannot be read
+    or does not list the source.
+    """
     try:
         if database.stat().st_size > _LARGEST:
             return None

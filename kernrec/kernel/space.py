@@ -37,7 +37,9 @@ class Variants:
     rows: np.ndarray
     """For each variant, the row of its first config in the space; int64 (variants,)."""
     keys: list[str]
-    """Key of each variant: `Kernel.variant_key`, or a key of `Kernel.sample_keys` if each config is its own variant."""
+    """Key of each variant, from `Kernel.variant_key`. If each config is a separate variant, the keys come from
+    `Kernel.sample_keys`.
+    """
 
 
 class Space:
@@ -133,8 +135,9 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return one variant per config, with keys from `Kernel.sample_keys`. Profiles of one problem
-        (`Kernel.sampled`) are stored under these keys."""
+        """Return `Variants` in which each config is a separate variant, with keys from `Kernel.sample_keys`. If a
+        kernel is profiled on one problem only (`Kernel.sampled`), its profiles are stored under these keys.
+        """
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -145,7 +148,7 @@ class Space:
         return fixed
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """Return this space for one problem. The returned object caches the values of expressions."""
+        """Return a `ProblemSpace` that evaluates the kernel's expressions on one problem and caches their values."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
@@ -155,7 +158,10 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return the constraints without problem dimensions, with the number of tunables they need, and the others."""
+        """Return (static, dynamic). Static constraints do not depend on the problem's dimensions. Each is a pair
+        (number of the kernel's first tunables that must have a value to check the constraint, constraint). Dynamic
+        constraints are all others.
+        """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -192,8 +198,10 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression in `rows` (None for all): an array, or a scalar if all are equal. Raises
-        `UsageError` if the problem has no value for a name, or an operation does not accept its operands."""
+        """Return the values of an expression for the configs in `rows`, or for all configs if `rows` is None. The
+        result is an array, or a scalar if all values are equal. Raises `UsageError` if the problem has no value for a
+        name, or an operation does not accept its operands.
+        """
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:
@@ -203,11 +211,14 @@ class ProblemSpace:
     @cached_property
     def valid(self) -> np.ndarray:
         """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,). If a tensor
-        is too large for 32-bit indices, no config does."""
+        of the problem is too large for 32-bit indices, all elements are false.
+        """
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the mask `rows` in which only configs that satisfy the problem's constraints are set."""
+        """Return a copy of the Boolean mask `rows` in which the elements of configs that violate a constraint on this
+        problem are false.
+        """
         holds = rows.copy()
         try:
             self.in_engine.test(holds)

@@ -172,11 +172,11 @@ class Launch:
     depth: Mapping[str, Expression]
     """Number of executions of each loop body in the block with the most executions, keyed by the loop's name."""
     prefetch: Expression
-    """Number of loop iterations between issuing a global load and using its value."""
+    """Number of loop iterations from the issue of a global load to the first use of its value."""
     waits: Expression
-    """Number of times that the slowest block idles outside of loops until L2 has responded."""
+    """Number of times that the slowest thread block waits for a response from L2 outside of loops."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems, of full tiles, on which the launch is emulated for its profile."""
+    """Dimensions of the small problems, without partial tiles, that are emulated to profile the launch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,9 +227,9 @@ class Kernel:
     listed: "ConfigList | None" = None
     """Configs that the spec lists. None stands for all values of the tunables that satisfy the constraints."""
     triton: "TritonFunction | None" = None
-    """Parameters and specialization of the Triton function, if the source is one."""
+    """Parameters and specialization of the Triton function. None if the source is not a Triton function."""
     owner: str | None = None
-    """Origin of the source, if it belongs neither to kernrec nor to the user."""
+    """Origin of the source, for messages. None if the source belongs to kernrec or the user."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
@@ -241,11 +241,15 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a launch has no probes, so that it is profiled by emulating sampled blocks of one problem."""
+        """Return whether any launch has no probes. Such a kernel is profiled by emulating a sample of thread blocks on
+        one problem.
+        """
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return a problem expressed in the kernel's op. Raises `UsageError` if the kernel cannot compute it."""
+        """Return an equivalent problem of the kernel's op, or the same problem if it already is of this op. Raises
+        `UsageError` if the kernel cannot compute it.
+        """
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -304,18 +308,23 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of many variants, given their values of `compile_time_tunables`."""
+        """Return the `variant_key` of each of many variants. `values` contains each variant's values of
+        `compile_time_tunables`.
+        """
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the keys (16 hex digits) of the profiles of configs on one problem. `configs` contains the values of
-        all tunables of each config."""
+        """Return, for each config, the key (16 hex digits) under which its profile on one problem is stored. `configs`
+        contains each config's values of all tunables.
+        """
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """Return the values of all names (tunables, dtype, ... and lets) that do not depend on dimensions."""
+        """Return the values of all names that do not depend on the problem's dimensions, such as tunables, `dtype` and
+        some lets.
+        """
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():

@@ -39,7 +39,9 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Return the kernel of a parsed spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
+    """Create a `Kernel` from a parsed spec (such as `Kernel.spec`) and the text of the source. Error messages begin
+    with `place`.
+    """
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -64,7 +66,7 @@ class _Reader:
     """Builder of a `Kernel` from a parsed spec."""
 
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader. `folder` contains the source; it is None if the source is `text`."""
+        """Prepare a reader. `folder` is the folder of the source file. It is None if `text` is the source."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -142,7 +144,9 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (op that the spec names, None), or `declared_problem` if the spec declares its own problem."""
+        """If the spec declares its own problem, return the result of `declared_problem`. Otherwise, return (the op that
+        the spec names, None).
+        """
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

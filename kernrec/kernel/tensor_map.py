@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SWIZZLES = {32: 1, 64: 2, 128: 3}
-"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by the bytes of a row of the box."""
+"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by the size of a row of the box in bytes."""
 ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
@@ -55,12 +55,16 @@ class MapHandle:
 
     @property
     def swizzle(self) -> int:
-        """Return the bytes of a row of the box. The swizzle permutes 16-byte pieces within a row."""
+        """Return the size of a row of the box in bytes, which determines the swizzle mode. The swizzle permutes 16-byte
+        pieces within a row.
+        """
         return self.box[0] * ELEMENT_BYTES[self.dtype]
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return a tensor's map. Raises `UsageError` if it has more axes than the box, or cannot have a map."""
+    """Return the tensor map of a tensor. Raises `UsageError` if the tensor has more axes than the box, or if a tensor
+    map cannot describe the tensor.
+    """
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -93,7 +97,7 @@ class EncodedMap:
 
     @property
     def value(self) -> int:
-        """Return the address of the tensor."""
+        """Return the address of the tensor that the map describes."""
         return self._value
 
     @value.setter
@@ -143,8 +147,9 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the extents (x first) and the number of layers of the image that the tensor `name` of this shape is.
-        Raises `UsageError` if a tensor of this shape cannot be such an image."""
+        """Return (extents, layers): the extents of the image that represents the tensor `name`, x first, and its number
+        of layers. Raises `UsageError` if a tensor of this shape cannot be such an image.
+        """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} is not its {self.channels} channels")

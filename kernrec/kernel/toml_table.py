@@ -29,7 +29,7 @@ C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a text contains a name as a whole word. This does not need to compile a regular expression."""
+    """Return whether a text contains a name as a whole word. This is faster than compiling a regular expression."""
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
@@ -50,7 +50,9 @@ class Table:
     """One table of a TOML file. `take` reads a key, and `done` raises an error if keys were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table that messages call `place`. `named` receives the names in the file's expressions."""
+        """Open a table, which error messages call `place`. All names that occur in its expressions are added to
+        `named`.
+        """
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -100,7 +102,9 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse `text`, the expression under a key. It may use `names`, each of which messages call a `noun`."""
+        """Parse `text`, the expression under a key. The expression may use `names`. Error messages call such a name a
+        `noun`.
+        """
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -158,7 +162,9 @@ class ConfigList:
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """Map the tunable values of each config to all numbers of its row."""
+        """Map the tunables' values of each config to its whole row, which maps each column's name to the number in this
+        column.
+        """
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
@@ -171,7 +177,9 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return for each column the index of each row's value in `values`, int64 (rows,). They sort the rows."""
+        """Return, for each column, the index of each row's value in `values`; int64 (rows,). The rows are sorted by the
+        indices of the tunables.
+        """
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}

@@ -32,7 +32,7 @@ TYPES = {
 """Triton's name of each data type whose name differs from kernrec's."""
 
 SPECIALIZED = 16
-"""Divisor for which Triton checks the arguments of a launch."""
+"""Divisor that matters for specialization: Triton checks whether the arguments of a launch are multiples of it."""
 
 _ITEM = "{name}__{index}"
 """Name under which an item of a tuple argument is passed."""
@@ -84,7 +84,9 @@ def fields_name(name: str) -> str:
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return, in order, all of `names` that are items of the tuple `name`, or nothing if `name` is not a tuple."""
+    """Return all of `names` that are items of the tuple argument `name`, in order. Return an empty list if `name` is
+    not a tuple.
+    """
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 

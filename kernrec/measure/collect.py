@@ -78,8 +78,7 @@ def collect_at(
 
     Args:
         points: Power limits and clocks. All are checked first, and the GPU's settings are always restored at the end.
-            If
-            `DEFAULT_POINT` is the only point, the settings are not changed.
+            If `DEFAULT_POINT` is the only point, the settings are not changed.
         request: Request for one GPU of this machine.
         report: Function to call with each measurement and each note.
         stopping: Function that is called often; once it returns true, the campaign ends.
@@ -106,12 +105,18 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). By default, the GPU keeps its own."""
+    """Return every combination of a power limit (W) and a clock (Hz).
+
+    If no limits or no clocks are given, the GPU keeps its own limit or clock.
+    """
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model with the catalog name `gpu`. `Strategy.ALL` needs none."""
+    """Return the chooser for a request on a GPU model with the catalog name `gpu`.
+
+    Do not call this function for `Strategy.ALL`, which needs no chooser.
+    """
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -135,7 +140,10 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and return the result with the new row count or an error."""
+    """Move the journal's remaining rows to the database, and return the completed result of the campaign.
+
+    The result contains the new number of stored rows. If the rows cannot be moved, it contains the error.
+    """
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)

@@ -41,7 +41,10 @@ class GpuCoverage:
     arch: str
     """Architecture of the GPU; empty if the catalog does not contain the GPU."""
     ops: Mapping[str, OpCoverage]
-    """Coverage by op. First come the ops of the standard workloads, then other measured ops, which have zero layers."""
+    """Coverage, keyed by op.
+
+    The ops of the standard workloads come first, followed by other measured ops, which have zero layers.
+    """
     last_measured: str
     """Day of the last measurement; empty if there is none."""
 
@@ -60,7 +63,10 @@ class Gap:
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Layers of the standard workloads by op. A layer is a tuple of problems that differ only in f16 or bf16."""
+"""Layers of the standard workloads, keyed by op.
+
+A layer is a tuple of problems that differ only in their dtype, which is f16 or bf16.
+"""
 
 
 def _standard_layers() -> _Layers:

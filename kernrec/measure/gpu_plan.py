@@ -52,10 +52,13 @@ class Survey:
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Create a survey of problems. `kernels` returns the kernels of a problem with measurable configs."""
+        """Create a survey of the subject's problems.
+
+        The function `kernels` returns a problem's kernels, each with the configs that can be measured.
+        """
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        # problems by op and kernel; problems with the fewest draws come first
+        # problems, keyed by (op, kernel); problems with the fewest draws come first
         self._problems: dict[tuple[str, str], list[WantedProblem]] = {}
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]
@@ -130,7 +133,10 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one with energies to the next; odd, so that both survey and planner measure energies."""
+"""Distance, in visits, from one visit that measures energies to the next.
+
+The distance is odd, so that visits of both the survey and the planner measure energies.
+"""
 
 
 class GpuPlan(Chooser):
@@ -200,7 +206,7 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
-    """Return the problems and configs of the fixed part that can run on a GPU."""
+    """Return the problems and configs of the plan's fixed part that can run on a GPU."""
     tasks = []
     for each in fixed_part():
         if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
@@ -238,9 +244,10 @@ def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProb
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """Return the layers of the standard workloads that kernels can run on a GPU. The weights of each op add up to one.
+    """Return the layers of the standard workloads that kernels can run on a GPU.
 
-    If no kernel computes a bf16 layer, the same layer in f16 takes its place.
+    For each op, the weights of its layers add up to one. If no kernel computes a bf16 layer, the same layer in f16
+    takes its place.
     """
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
@@ -253,7 +260,10 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem if a kernel can run it on a GPU, otherwise its f16 version, or None if neither can run."""
+    """Return the problem if a kernel can run it on a GPU; otherwise return the same problem in f16.
+
+    Return None if no kernel can run either problem.
+    """
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -273,7 +283,10 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the runnable problems of the standard workloads with their contenders, or None if there are none."""
+    """Return the problems of the standard workloads that can run on a GPU, with their candidate configs.
+
+    Return None if no problem can run on the GPU.
+    """
     if not (problems := asked_problems(gpu)):
         return None
     try:

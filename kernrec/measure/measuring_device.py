@@ -49,7 +49,7 @@ class MeasuringDevice:
         return self.uuid_hash is None
 
     def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device, including the origin for the campaign's rows."""
+        """Return the settings of a campaign on this device, including the origin that is stored in its rows."""
         return CampaignSettings(
             session=session,
             effort=effort,
@@ -62,7 +62,10 @@ class MeasuringDevice:
         )
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Return a queue that compiles configs for `devices` parallel devices, or None if no code is needed."""
+        """Return a queue that compiles configs for `devices` parallel devices.
+
+        Return None for a replay, which needs no code.
+        """
         # Leave one CPU core free for each device's worker process, which must not be delayed.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)

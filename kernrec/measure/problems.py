@@ -108,7 +108,10 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
 
 
 def context_of(request: CollectRequest, with_rows: bool) -> Context:
-    """Return the shipped profiles, the trained models beside the database and, if `with_rows`, its measurements."""
+    """Return a context for predictions: the shipped profiles, and the trained models beside the database.
+
+    If `with_rows` is true, the context also contains the measurements in the database.
+    """
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
     context.triton = False  # The devices measure only CUDA kernels.

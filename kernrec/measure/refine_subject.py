@@ -44,7 +44,10 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Assumed standard deviation of log costs without predictions: the median over recorded spaces."""
+"""Standard deviation of log costs that is assumed if there are no predictions.
+
+It is the median of the standard deviations in recorded spaces.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class RefineSubject:
     contenders: tuple[ProblemContenders, ...]
     """Contenders of each problem."""
     hashes: tuple[dict[str, str], ...]
-    """Hash of each kernel's source, keyed by kernel name, for each problem."""
+    """For each problem, the hash of each kernel's source, keyed by kernel name."""
 
     def task(self, problem: int, contender: int) -> Task:
         """Return the task that measures a contender. Both arguments are indices."""
@@ -166,7 +169,10 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best or, without predictions, a random sample."""
+        """Return the recorded configs that the recommender ranks best.
+
+        If there are no predictions, return a random sample of the recorded configs.
+        """
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -252,7 +258,12 @@ class Knowledge:
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement, or None. Exclude the config if the measurement failed."""
+        """Return the cost in a new measurement, or None if the measurement adds no cost.
+
+        A measurement adds no cost if it failed or lacks the objective's cost, if its config is no contender, or if the
+        objective is latency and the config's latency is known already. If the measurement failed, the config is
+        excluded from the contenders.
+        """
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:
@@ -274,7 +285,10 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender is not the one with the index in `before`."""
+        """Yield the problems whose best contender has changed.
+
+        `before` holds, for each problem, the index of the contender that was the best before.
+        """
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

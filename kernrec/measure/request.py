@@ -30,7 +30,10 @@ class Strategy(StrEnum):
     GUIDE = "guide"
     """Search one problem by expected improvement, measuring energies of configs that may be the best."""
     GENETIC = "genetic"
-    """Search one problem with a genetic algorithm. Its model's signal-to-noise ratio sets the number of energies."""
+    """Search one problem with a genetic algorithm.
+
+    The signal-to-noise ratio of the algorithm's cost model determines how many energies are measured.
+    """
 
     @property
     def searches(self) -> bool:

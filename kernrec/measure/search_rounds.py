@@ -28,7 +28,10 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the product that is minimized, by objective; None for the Pareto front."""
+"""Exponents of latency and energy in the product that is minimized, keyed by objective.
+
+The Pareto front has no exponents (None), because it minimizes no single product.
+"""
 _ORDERED = 2
 """Minimum number of configs that must have run before the cost models can choose another round."""
 _LEAST_TOGETHER = 2

@@ -101,7 +101,8 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the inputs' distributions that are not standard normal. As in trained networks, a few keys dominate."""
+    """Return mean and standard deviation of each input whose values are not standard normal. As in trained networks, a
+    few keys dominate."""
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}

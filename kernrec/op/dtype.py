@@ -31,7 +31,8 @@ class Format:
     activations: str
     """Type of the activations in the multiplication. bf16 means that activations are not quantized."""
     activation_group: int
-    """Number of elements along k that share an activation scale, or 0 for a single scale or none."""
+    """Number of elements along k that share an activation scale. 0 if all activations share one scale or have no
+    scale."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 
@@ -49,7 +50,8 @@ class Format:
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales: that of the weight scales for groups, else f32."""
+        """Return the type of the activation scales. If groups of activations have a scale, it is the type of the weight
+        scales. Otherwise, it is f32."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -94,7 +96,8 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name of a data type, such as `f16` for `half`, or an unknown name in lower case."""
+    """Return the canonical name of a data type, such as `f16` for `half`. If the name is unknown, return it in lower
+    case."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 

@@ -17,7 +17,7 @@ MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul."""
+"""Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul's first matrix."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
 """Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column."""
 
@@ -48,7 +48,8 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map tensor names of an op to those of the problem's own op (matmul or matvec), without equal names."""
+    """Map the tensor names of `op` to those of the problem's op. Both ops are matmul or matvec. Names that are the same
+    in both ops are omitted."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

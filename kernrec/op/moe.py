@@ -89,7 +89,8 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the inputs' distributions that are not standard normal. As in trained networks, one expert dominates."""
+    """Return mean and standard deviation of each input whose values are not standard normal. As in trained networks,
+    one expert dominates."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

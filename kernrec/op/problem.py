@@ -26,7 +26,8 @@ Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of the values of 8-bit inputs, a compromise between coarse rounding and saturation."""
+"""Standard deviation of the values of 8-bit inputs. A smaller one would make rounding coarse, and a larger one would
+make more values saturate."""
 
 ANY_LAYOUT = "any"
 """Layout of the problems of ops that the spec of a kernel declares."""
@@ -98,11 +99,12 @@ class Op:
     workload: str
     """Name of the shipped workload that is used if the user gives no shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Returns the shape of each tensor, keyed by name with inputs first, for dimensions and a layout."""
+    """Function of the dimensions and the layout. Returns the shape of each tensor, keyed by name with inputs first."""
     flops: Callable[[Names], int]
     """Returns floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Returns the outputs in float64, keyed by name, for dimensions, a layout and float64 inputs."""
+    """Function of the dimensions, the layout and the inputs in float64. Returns the outputs in float64, keyed by
+    name."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
     """Returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
@@ -228,7 +230,8 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each given dimension in the op's order, without late dimensions at their default."""
+    """(name, value) of each given dimension, in the op's order. A late dimension (`Dim.late`) that has its default
+    value is omitted."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -252,7 +255,8 @@ class Problem:
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the values of the names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """Return the values of the names that expressions in a kernel's spec can use: the dimensions (`sizes`),
+        `dtype`, `layout` and `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
@@ -277,7 +281,8 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Return a description of the first tensor that is too large for 32-bit indices, or None."""
+        """Return a description of the first tensor that is too large for 32-bit indices. If no tensor is too large,
+        return None."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"

@@ -20,12 +20,14 @@ _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the derived dimension `format` if the dtype is one of `FORMATS`, or no dimension for other dtypes."""
+    """If the dtype is one of `FORMATS`, return the derived dimension `format`, the format's number. Otherwise, return
+    an empty dictionary."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem with these dimensions, or None if it has none."""
+    """Return the quantization format of a problem with these dimensions, or None if its dtype is not one of
+    `FORMATS`."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
@@ -61,8 +63,9 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return quantized elements (..., rows, k) multiplied by their scales (..., row groups, groups), if any. `group`
-    elements along k (0: the whole row) and `rows` rows share a scale."""
+    """Return quantized elements multiplied by their scales. If `scale` is None, return the elements unchanged. Elements
+    have the shape (..., rows, k), and scales the shape (..., row groups, groups). `group` elements along k in `rows`
+    rows share a scale. If `group` is 0, `scale` is broadcast to the shape of the elements."""
     if scale is None:
         return values
     count, k = values.shape[-2:]

@@ -27,7 +27,8 @@ def all_ops() -> tuple[Op, ...]:
 
 
 def find_op(name: str) -> Op:
-    """Return the op of this name or alias, ignoring case, spaces, `-` and `_`. Raises `UsageError`."""
+    """Return the op of this name or alias, ignoring case, spaces, `-` and `_`. Raises `UsageError` if there is no such
+    op."""
     if op := _BY_NAME.get(fold(str(name))):
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
@@ -64,8 +65,9 @@ def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: st
 
 
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
-    """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`. The op `own`, which a kernel's spec declares,
-    takes precedence. Raises `UsageError` if the key is malformed or impossible."""
+    """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`. If the key names the op `own`, which a
+    kernel's spec declares, the problem is one of `own`, even if a registered op has the same name. Raises `UsageError`
+    if the key is malformed or impossible."""
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()

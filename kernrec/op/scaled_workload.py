@@ -31,7 +31,7 @@ def items_dimension(op: str, batched: bool = False) -> str:
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op if kernels may pad it, or None. The result is None for the rows of a matmul
+    """Return the `items_dimension` of an op, or None if kernels must not pad it. They must not pad the rows of a matmul
     whose first matrix is stored transposed. These rows are contiguous in memory, so padding would change their
     alignment."""
     name = items_dimension(op, batched)
@@ -111,7 +111,8 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem of all items of a layer, from the problem of one of the passes that `in_parts` created."""
+    """Return the problem that computes all items of a layer in one pass. `problem` is that of one of the passes into
+    which `in_parts` split the layer."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)

@@ -56,9 +56,11 @@ class Layer:
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """Number of key/value heads in a matmul (each GPU has at least one), and output features of each of these heads."""
+    """(number of key/value heads in a matmul, number of output features of each of these heads). Under tensor
+    parallelism, each GPU has at least one of these heads."""
     items: str = ""
-    """Dimension that counts the independent items of the layer; empty for the op's usual dimension."""
+    """Dimension that counts the independent items of the layer. If it is empty, the op's `items_dimension` counts
+    them."""
     parts: int = 1
     """Number of passes into which each occurrence is split; `count` counts all passes. Passes share their weights."""
     alone: bool = False
@@ -95,7 +97,7 @@ class Workload:
     one_network: bool = False
     """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()
-    """Notes about the layers that answers show."""
+    """Notes about the layers, which answers include."""
 
     @property
     def flops(self) -> int:
@@ -127,7 +129,8 @@ def workloads() -> tuple[str, ...]:
 
 
 def workload(name: str) -> Workload:
-    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError`."""
+    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` if there is no
+    such workload."""
     names = workloads()
     for shipped in names:
         if fold(shipped) == fold(name):
@@ -230,6 +233,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that an op supports and that is most similar to the network's data type."""
+    """Return the data type that is most similar to the network's data type among those that an op supports."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

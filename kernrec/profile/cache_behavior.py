@@ -58,8 +58,9 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each requested unit (a sector or line), the number of requests since its previous request, or a very
-    large number if there was none."""
+    """For each request of a unit (a sector or line), return the number of requests since the previous request of the
+    same unit. The number is very large if there was no previous request.
+    """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -72,7 +73,7 @@ def lines_between(sectors: Array) -> Array:
     The number is infinite if the sector was not requested before."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # For w = 0, 1 and so on: the number of requests whose line was not among the last w requests.
+    # Element w is the number of requests whose line was not among the last w requests.
     longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
     footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
     times = reuse_times(sectors)
@@ -86,7 +87,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # If a warp requests a sector just after another warp, it waits as long as the other warp.
+    # A warp that requests a sector just after another warp waits as long as the other warp.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -121,7 +122,9 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return sorted numbers, each of which combines a sector that a block reads (or writes) with its first step."""
+    """Return sorted numbers, each of which encodes a sector that a block reads (or writes) and the step of the
+    emulation in which the block first does so.
+    """
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -166,7 +169,7 @@ _SHARED = 0.5
 
 
 class FirstReads:
-    """Sectors that each of several consecutive blocks read, by buffer."""
+    """Sectors that each of several consecutive blocks read, grouped by buffer."""
 
     def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
         """Collect the sectors that each block read. The blocks are numbered in ascending order."""
@@ -200,7 +203,8 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>` of a launch, or none if neighboring blocks already give this information.
+    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the reads of neighboring blocks
+    already give this information.
 
     Args:
         budget: Maximum number of PTX instructions of a block.
@@ -217,7 +221,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Number of the latest barrier up to which blocks are emulated.
+    # Blocks are emulated up to this barrier at most.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
@@ -248,7 +252,9 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block can run again, because its global writes do not change what it reads."""
+    """Return whether a block can be emulated twice with the same behavior, because its writes to global memory do not
+    change what it reads.
+    """
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

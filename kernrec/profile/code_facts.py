@@ -20,8 +20,9 @@ from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Probable element type of an array that PTX declares only as bytes, keyed by alignment. Other alignments stand for
-f32."""
+"""Probable element type of an array that PTX declares only as bytes, keyed by the array's alignment. For other
+alignments, f32 is assumed.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols that a kernel may read: all in its code if the origin of an address is unknown."""
+    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, these are all
+    symbols in the code.
+    """
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -88,7 +91,9 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables not in `stated`, which the kernel reads as zero, or an empty text without any."""
+    """Return a note on the variables that the kernel reads as zero, because neither its code nor `stated` sets them.
+    Return an empty string if there are no such variables.
+    """
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -101,9 +106,10 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Map the position of each argument that sets a variable to the variable.
+    """Return the arguments that set variables: a mapping from the position of the argument to the variable.
 
-    An argument sets a variable if it has its name and there are more arguments than the kernel has `parameters`.
+    An argument sets a variable if both have the same name and there are more arguments than the kernel's number of
+    `parameters`.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -114,7 +120,9 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the contents of `__constant__` and of `__device__` variables that a spec sets, each keyed by symbol."""
+    """Return (constant, device): the contents of the `__constant__` and of the `__device__` variables that a spec sets,
+    each keyed by symbol.
+    """
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:

@@ -23,7 +23,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""The emulator's name of the element type of a tensor map, for data types with another name in kernrec."""
+"""Element type with which the emulator copies elements through a tensor map, for data types that the emulator names
+differently.
+"""
 _ODD = 0x5B
 """Value with which integer workspaces are filled before a launch. It is arbitrary."""
 
@@ -59,7 +61,7 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # Fill the workspace, because a kernel must not depend on what it contained before.
+        # Fill the workspace with arbitrary values, because a kernel must not depend on its initial content.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -120,7 +122,9 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`, or None if they fit."""
+    """If a launch's arguments do not fit the parameters of the PTX kernel `name`, return a description of the
+    difference; otherwise return None.
+    """
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -160,7 +164,9 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return the arguments for a descriptor passed as a tensor map: the map, then shape and strides."""
+    """Return the arguments that Triton passes for a tensor descriptor with a tensor map: the map, then shape and
+    strides.
+    """
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -172,7 +178,9 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the arguments for a descriptor without a tensor map. Triton passes shape and strides twice."""
+    """Return the arguments that Triton passes for a tensor descriptor without a tensor map: the pointer, then shape and
+    strides twice.
+    """
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

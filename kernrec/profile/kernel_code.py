@@ -21,7 +21,7 @@ CodeKey = tuple[tuple[str, str | int], ...]
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """Return the macros for tunables and layouts that do not occur in the kernel's source."""
+    """Return the names of the macros for tunables and layouts that the kernel's source does not use."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
@@ -31,7 +31,9 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """Return the key of a job's code: its defines and, for a Triton function, the types of its arguments."""
+    """Return the key of the code that a job compiles. It consists of the macros and, for a Triton function, the types
+    of its arguments.
+    """
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 

@@ -60,12 +60,12 @@ class BufferDescription:
     path: Path | None = None
     """NumPy file with the content. If it is None, the other fields describe the content."""
     fill: str | None = None
-    """How the buffer is filled: `zeros`, `nan` or `unwritten`, or None for random values."""
+    """How the buffer is filled: `zeros`, `nan` or `unwritten`. None stands for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents of the buffer, slowest first."""
     value: float | int | None = None
-    """Value of each element, or None to fill the buffer as `fill` says."""
+    """Value of each element. If it is None, the buffer is filled as `fill` says."""
 
     @property
     def elements(self) -> int:
@@ -161,7 +161,9 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raises `UsageError` for other values."""
+    """Return the bytes of a C structure, given its fields as a text such as `f32:1,i32:2`. Raises `UsageError` if the
+    text has another form.
+    """
     raw, largest = bytearray(), 1
     for text in fields.split(","):
         described = read_description(text.strip()) if _SCALAR.fullmatch(text.strip()) else None
@@ -217,7 +219,9 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse `content`, the buffer in the description `text`. Messages show a texture or tensor map as `view`."""
+    """Parse `content`, the part of the description `text` that describes a buffer. Error messages show a texture or
+    tensor map as `view`.
+    """
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -315,7 +319,7 @@ def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """Return the content, the extents and the element type of a buffer."""
+    """Return (content, extents, element type) of the buffer that a description defines."""
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"

@@ -67,7 +67,7 @@ def _design(terms: Sequence[Terms]) -> np.ndarray:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """Return the profile that reproduces every probe exactly.
+    """Return the profile that reproduces the event counts of every probe exactly.
 
     Args:
         terms: number of blocks and trips of each probe.
@@ -115,7 +115,9 @@ class LaunchProfile:
     """Name and version of the compiler, as in `Compiled.compiler`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile. `variant` contains the values that `variant_key` identifies."""
+        """Return the database row that stores this profile. `variant` contains the tunables' values of the variant with
+        the key `variant_key`.
+        """
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
@@ -138,7 +140,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the name in the PTX, where it may be mangled, of the kernel that the source calls `name`.
+    """Return the name that the kernel `name` of the source has in the PTX, where names may be mangled.
 
     Raises:
         KernrecError: the PTX has no such kernel, or several.
@@ -178,4 +180,4 @@ class ProfileFailure:
     message: str
     """Reason in one line."""
     stopped: bool = False
-    """Whether the compiler exceeded its time or memory limit. The source may then cause that for every config."""
+    """Whether the compiler exceeded its time or memory limit. It may then do so for every config of the source."""

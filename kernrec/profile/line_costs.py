@@ -59,7 +59,8 @@ class LineCost:
 
 
 def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
-    """Emulate a few blocks, and return the costs of the kernel's source lines, starting with the most instructions.
+    """Emulate a few blocks, and return the costs of the kernel's source lines. The line with the most instructions
+    comes first.
 
     Args:
         module: Module that was compiled with line information.
@@ -96,7 +97,7 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                # local memory is interleaved by lane
+                # Local memory is interleaved by lane.
                 access.moved += counts.bytes // 32 if space == "local" else counts.moved
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)

@@ -80,7 +80,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # No config of this variant has the launch.
+            continue  # Skip the launch, because no config of this variant has it.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles
@@ -89,8 +89,8 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Return the profiles of every launch of several variants whose preprocessed source is the same, each with its
-    architecture.
+    """Profile every launch of several variants whose preprocessed source is the same. Return, for each variant, a list
+    of (architecture, profile).
 
     Launches with the same PTX and arguments are emulated only once. This function does not use the database, so worker
     processes can call it.
@@ -122,7 +122,7 @@ class _ProbeEmulator:
         self._module: Module | None = None
 
     def counts(self, probe: Probe) -> dict[str, int]:
-        """Return the event counts of a launch whose buffers contain zeros."""
+        """Return the event counts of a probe. Emulate it with buffers of zeros, unless its counts are already known."""
         launch, sizes = probe
         key = (
             *(self._hash, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments),
@@ -138,7 +138,9 @@ class _ProbeEmulator:
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Profile | None:
-    """Emulate one more probe than there are unknowns, and fit a profile to them. Return None if there are no probes."""
+    """Emulate one more probe than the profile has unknown coefficients, and fit the profile. Return None if there are
+    no probes.
+    """
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     for probe in probes:
@@ -150,7 +152,7 @@ def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Pr
     return fit_profile(terms, counts) if terms else None
 
 
-_Profiles = list[list[tuple[int, LaunchProfile]]]  # Profiles of several variants, each with its architecture.
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # For each variant, its (architecture, profile) pairs.
 # Maximum number of variants per process that are compiled and wait to be emulated. This limits memory.
 _MOST_WAITING = 4
 
@@ -254,7 +256,7 @@ def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
 def _collect(
     kernel: Kernel, waiting: dict[Future[_Profiles], list[Variant]]
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Wait for at least one task, and yield the results of all finished tasks."""
+    """Wait until at least one task has finished, and yield the results of all finished tasks."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         group = waiting.pop(future)
         try:

@@ -33,7 +33,9 @@ _MOST_WAITING = 4  # Maximum number of tasks per process that wait to be run. Th
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""Equivalent configs with the database rows of their profiles, or a config that cannot be profiled."""
+"""Result of profiling: (equivalent configs, database rows of their profiles), or the failure of a config that cannot be
+profiled.
+"""
 
 
 def profile_configs(
@@ -90,7 +92,9 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config, unless an equivalent config has one. If the result is already known, yield it."""
+        """Start a task for a config, unless a task for an equivalent config is running. If the result is already known,
+        yield it instead.
+        """
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -116,7 +120,7 @@ class _EmulationTasks:
             self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
-        """Wait for at least one task, and yield the results of all finished tasks."""
+        """Wait until at least one task has finished, and yield the results of all finished tasks."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
             result: Emulated
@@ -200,7 +204,7 @@ def _sample(
         plain: the fields `sm`, `folder` and `budget` of the `ProfileTarget`.
         compiled: compiled code of the config.
     """
-    # Import late: this imports the emulator, which only worker processes need.
+    # Import this module late, because it imports the emulator, which only worker processes need.
     from kernrec.profile.sample_profile import profile_by_sampling
 
     collect_rarely()
@@ -213,8 +217,9 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the problem's tensors, which are created once per process. A config may therefore read outputs that an
-    earlier config has written."""
+    """Return the tensors of the target's problem. They are created once per process, so a config may read outputs that
+    an earlier config has written.
+    """
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

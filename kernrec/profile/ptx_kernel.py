@@ -148,7 +148,8 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Change buffers of random integers that index other buffers, so that their values cover all valid indices.
+    """Change the values of buffers of random integers that the kernel uses as indices into other buffers, so that the
+    values cover all valid indices.
 
     Args:
         function: The kernel.
@@ -176,8 +177,9 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return examples of descriptions of arguments that fit a kernel's parameters. The names are those in the CUDA
-    source, if it is available."""
+    """Return an example of an argument description for each parameter of a kernel. If the CUDA source is available, the
+    names come from the source.
+    """
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -204,7 +206,8 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the name in the PTX of the kernel `entry` (its C++ or PTX name), or of the only kernel if `entry` is None.
+    """Return the PTX name of the kernel whose C++ or PTX name is `entry`. If `entry` is None, return the PTX name of
+    the only kernel.
 
     Raises:
         UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
@@ -326,7 +329,7 @@ def _why_fixed(facts: CodeFacts, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the spec's table of tensors, and the arguments of its launch."""
+    """Return (tensors, arguments): a spec's table of tensors, and the arguments of its launch."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
@@ -356,7 +359,8 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Change the values of tensors of random integers that index other tensors, so that they cover all valid indices.
+    """Change the values of tensors of random integers that the kernel uses as indices into other tensors, so that the
+    values cover all valid indices.
 
     Args:
         tensors: the spec's table of tensors, which is changed in place.

@@ -15,7 +15,8 @@ A sampled profile has these metrics in addition to the emulator's counters:
                         only those of the warp that waits most
     overlapped          fraction of these waits during which other warps of the block have work
                         (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clocks of the slowest warp between barriers without waits for memory, times the warps of a block
+    chain               clock cycles of the slowest warp between barriers without waits for memory, times the number of
+                        warps of a block
     stretch.<n>.<class> machine instructions by stretch of the code, if it has several
                         (`kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
@@ -89,7 +90,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of the grid of a launch.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that must be from a buffer for measuring how blocks share the buffer."""
+"""Minimum fraction of a block's reads that must be from a buffer. Otherwise, sharing of the buffer is not measured."""
 _EDGE_SHARE = 0.02  # An end that represents at least this fraction of the grid's blocks is always emulated.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks whose live registers exceed this fraction of the maximum are assumed to spill.
@@ -110,7 +111,7 @@ class BlockSample:
     ends: Mapping[int, int]
     """Maps each block at an end of an axis to the number of blocks that it represents."""
     not_corners: frozenset[int]
-    """Blocks of `ends` that are not in the middle along only one axis."""
+    """Blocks of `ends` whose position differs from that of the middle block along exactly one axis."""
     total: int
     """Total number of blocks of the grid."""
 
@@ -208,7 +209,8 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Parse PTX, and return the module and an empty cache of modules with merged memory accesses, keyed by kernel.
+    """Parse PTX, and return (module, cache). The cache is an empty dictionary for modules with merged memory accesses,
+    keyed by kernel.
 
     Configs that differ only in their launches have the same PTX, so the result is cached.
     """
@@ -230,7 +232,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # On a small grid, a neighbor of the middle block may be at an end of the grid. It then only counts as an end.
+    # On a small grid, a neighbor of the middle block may be at an end of the grid. Such a block only counts as an end.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
@@ -297,7 +299,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate blocks. Return their counts, and how often each warp ran each basic block, (basic blocks, warps).
+    """Emulate some thread blocks. Return (counts, runs): the event counts, and how often each warp executed each basic
+    block, (basic blocks, warps).
 
     If blocks are in clusters, whole clusters are emulated, and each block counts as its cluster's average block.
     """
@@ -309,13 +312,13 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return the waits for global memory and the clocks of the slowest warps between barriers, summed over several
-    blocks.
+    """Return (waits, clocks): the number of waits for global memory, and the number of clock cycles. Between any two
+    barriers, only the slowest warp counts. Both numbers are sums over several thread blocks.
 
     Args:
         emulation: The launch.
         runs: Number of executions of each basic block by each warp of a block; (basic blocks, warps).
-        clk_of_pieces: Clocks of one execution of each of `emulation.pieces`.
+        clk_of_pieces: Number of clock cycles that one execution of each of `emulation.pieces` takes.
     """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]

@@ -18,7 +18,9 @@ from kernrec.op import inputs as op_inputs
 from kernrec.util.files import check_input
 
 MAPPED = sys.platform == "linux"
-"""Whether an array that repeats its first values takes no more memory than these values."""
+"""Whether this system can map memory several times, so that an array of repeated values takes no more memory than the
+values once.
+"""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
@@ -120,8 +122,8 @@ class Tensors:
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the tensors of a problem before the launch by name, as flat arrays in their memory format. Outputs are
-    zero.
+    """Return the contents of a problem's tensors before the launch, keyed by tensor name, as flat arrays in their
+    memory format. Outputs contain zeros unless the spec declares other values.
 
     Args:
         kernel: Kernel whose spec declares the values.

@@ -34,7 +34,7 @@ _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "g
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
-    """Return the kernel that a `TritonCall` launches, with the listed configs, and notes for the user.
+    """Return (kernel, notes): the kernel that a `TritonCall` launches, with the listed configs, and notes for the user.
 
     Raises:
         UsageError: The function lacks `@triton.jit`, or arguments or configs do not fit it.
@@ -174,7 +174,9 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and make its fields a constant. Return other arguments unchanged."""
+        """If an argument is a named tuple, return its items, and store its field names as a constant; otherwise return
+        the argument unchanged.
+        """
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
@@ -222,7 +224,9 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return a host tensor descriptor in the spec's form. Its block may name constants of the config."""
+        """Return the spec's table for a tensor descriptor that the host program passes. Extents of its block may be
+        names of a config's constants.
+        """
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -231,7 +235,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # This is a constant of each config.
+                extents.append(extent.lower())  # Each config has its own value of this constant.
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {
@@ -244,7 +248,9 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return columns, rows and tunables of the list of configs. Constants other than integers become `defines`."""
+        """Return (columns, rows, tunables) for the spec's list of configs. Constants that are not integers are added to
+        `defines`.
+        """
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -277,8 +283,10 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return the argument of the launch (empty for a constant), Triton's type (empty unless special), and whether
-        Triton knows that the argument is a multiple of 16."""
+        """Return (argument, type, divisible) for a parameter. The argument is its text in the spec's launch, or empty
+        if Triton compiles the parameter as a constant. The type is Triton's name of the type, or empty if it follows
+        from the argument. `divisible` says whether Triton knows that the argument is a multiple of 16.
+        """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:
@@ -316,7 +324,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """Return the value of a number, or of an expression of the launch's integer arguments."""
+        """Return the value of a number, or of an expression whose variables are `names`."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:

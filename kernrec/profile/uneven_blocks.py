@@ -93,8 +93,8 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        # The blocks are not idle, or an instruction is not supported. In the latter case, sampling reports the error
-        # later.
+        # Either the blocks are not idle, or the emulator does not support an instruction. Sampling reports an
+        # unsupported instruction later.
         return False
 
 
@@ -110,7 +110,8 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of work of blocks 0 to `total` - 1, or none if all but the first and the last do equal work.
+    """Return the levels of work of blocks 0 to `total` - 1. The result is empty if all blocks except the first and the
+    last do equal work.
 
     Args:
         work: Function that returns the work of a block, given its number. Neighboring blocks do similar work.

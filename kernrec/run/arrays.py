@@ -18,7 +18,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of each dtype in other libraries, PyTorch's first. If NumPy lacks the dtype, the last holds raw bits."""
+"""Names of each dtype in other libraries. The first is PyTorch's name.
+
+If NumPy lacks the dtype, the last name is the NumPy dtype that holds the raw bits.
+"""
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
@@ -101,7 +104,10 @@ class Reader(Protocol):
         """Return the number of the array's GPU, or -1 for host memory."""
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return a hashable key (device first) of everything that `address` checks, and the array's address."""
+        """Return (key, address of the array).
+
+        The key is hashable, begins with the device, and contains all properties that `address` checks.
+        """
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
         """Return the start address of an array.

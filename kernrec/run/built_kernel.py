@@ -30,7 +30,10 @@ class BuiltKernel:
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel. Without a driver, the GPUs of this machine are used. Call `kernrec.build` instead."""
+        """Create a kernel. Users call `kernrec.build` instead.
+
+        If `driver` is None, the kernel uses the GPUs of this machine.
+        """
         self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
@@ -163,7 +166,10 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op if PyTorch is loaded. While PyTorch's compiler is tracing, it would be too late."""
+        """Register the custom op if PyTorch is loaded.
+
+        Call this before PyTorch's compiler traces the program, because an op cannot be registered during tracing.
+        """
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
@@ -173,7 +179,7 @@ class BuiltKernel:
         """Return the array itself if a reader supports its type, otherwise a view of the array."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have imported another library since the last look.
+        self._readers = loaded_readers()  # The program may have imported another library since the readers were listed.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -190,7 +196,10 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays of a new kind, and prepare the call. Return inputs, prepared call and addresses (`out` last)."""
+        """Check arrays whose keys are new, and prepare the call. Return (inputs, prepared call, addresses).
+
+        The addresses are those of the inputs, followed by the address of `out` if it is given.
+        """
         driver = self._open()
         names = self.target.shapes.inputs
         readable = tuple(

@@ -16,7 +16,9 @@ _MOST_FLOPS = 4e9
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """Return the problem that the inputs' shapes determine, and its tensors by name. The output is filled with zeros.
+    """Return (problem, tensors). The shapes of the input arrays determine the problem.
+
+    The tensors are keyed by name. The output is filled with zeros.
 
     Args:
         shapes: Problems that the kernel was built for.

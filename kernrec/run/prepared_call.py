@@ -36,7 +36,10 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on one problem, with shared packed arguments. Hold a lock while queuing launches."""
+    """Launches of a variant on one problem, with shared packed arguments.
+
+    Callers must hold a lock while they queue launches.
+    """
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0
@@ -94,7 +97,7 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Load and pack a variant's launches. `place` is the number of the GPU, and the memory for workspaces."""
+        """Load and pack a variant's launches. `place` is (number of the GPU, memory for workspaces)."""
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
@@ -108,7 +111,10 @@ class PreparedCall:
         self._lock = Lock()
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream. All arguments are addresses; inputs are in the op's order."""
+        """Queue the launches in a stream.
+
+        All arguments are addresses. Those of the inputs are in the order of the op's tensors.
+        """
         launches = self.launches
         with self._lock:  # The lock is released after queueing, because the driver copies the packed arguments.
             size = launches.workspace_bytes

@@ -1,6 +1,7 @@
 """Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-Each dimension of the op is fixed or has several values. The shapes of the input arrays then determine the value.
+Each dimension of the op is fixed or has several values. If a dimension has several values, the shapes of a call's input
+arrays determine the value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,9 +111,9 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return, for each axis of the output, its fixed extent or the (input, axis) numbers of an equal extent.
+        """Return, for each axis of the output, its fixed extent or the (input, axis) whose extent it equals.
 
-        None if an extent must be computed in another way, as for a convolution's output.
+        Return None if an extent must be computed in another way, as for a convolution's output.
         """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
@@ -224,7 +225,9 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem; only in CUDA C++ if Triton is not installed.
+        """Return the recommended kernel and config for a problem.
+
+        If Triton is not installed, the kernel is in CUDA C++.
 
         Raises:
             KernrecError: No kernel that can be compiled on this machine can run the problem.

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""Memory limits of a reading and of a writing connection, beyond which DuckDB uses temporary files."""
+"""DuckDB's memory limits for a connection that only reads and for a connection that writes. If DuckDB needs more
+memory, it uses temporary files."""
 
 _MOST_THREADS = 4
 """Maximum number of DuckDB threads of a writing connection."""
@@ -49,8 +50,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Latest connection, keyed by path and mode. A process never opens a file twice: on POSIX, closing the second
-connection would release the lock of the first connection."""
+"""Latest connection to each database file, keyed by (path of the file, whether the connection is read-only). A process
+never opens a file twice: on POSIX, closing the second connection would release the lock of the first connection."""
 
 
 def connect_memory() -> "DuckDBPyConnection":

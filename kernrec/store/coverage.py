@@ -20,7 +20,8 @@ _COUNTED = {
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Count measurements, replayed rows and rows from MIG slices for each GPU, op, kernel and outcome, sorted."""
+    """Return one dictionary for each combination of GPU, op, kernel and outcome, sorted by these four. It contains the
+    numbers of measurements, of replayed measurements, of measurements on MIG slices, of configs and of problems."""
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 
@@ -35,7 +36,8 @@ _SHARED = {
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Summarize a database of pulled rows by GPU, op and kernel, with the names of the people who signed the rows."""
+    """Summarize the database of pulled rows: return one dictionary for each combination of GPU, op and kernel. Its
+    entry `signers` lists the names of the people who signed the rows."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]

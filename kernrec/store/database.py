@@ -54,7 +54,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
-"""Queries that replace tables of another person's file. All rows count as rows of one unnamed, unsigned contributor."""
+"""SQL queries whose results kernrec uses instead of some tables of another person's file, keyed by table name. As a
+result, all rows of the file belong to a single contributor without a name or signature."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -64,14 +65,15 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that store the results of `_OTHERS` in another person's file, before kernrec writes to it."""
+"""SQL statements that replace tables of another person's file by the results of the queries in `_OTHERS`. kernrec
+executes them before it writes to such a file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
     """Create a view for each table of the file that is attached as `file`, replacing earlier views.
 
     Args:
-        dropped: Keys of the rows to hide, by table.
+        dropped: Keys of the rows to hide, keyed by table name.
         own: Whether the file is the user's own. In other files, only tables of the schema get a view.
     """
     connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
@@ -113,8 +115,8 @@ class Database(DatabaseQueries):
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database and bring its schema up to date, even if the database is opened only for reading.
 
-        A separate process checks the file first, unless this program wrote or checked the present content before. In
-        the user's own files, impossible rows are skipped and listed in `faults`.
+        A separate process checks the file first, unless kernrec already wrote or checked its present content. If the
+        file is the user's own, rows with impossible values are skipped, and `faults` lists them.
 
         Args:
             create: Whether to create a missing file. Only allowed for writing.
@@ -223,12 +225,12 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add the rows that a table does not have yet, all or nothing.
+        """Add to a table those of the given rows that it does not contain yet. If an error occurs, no row is added.
 
         Args:
             table: One of `schema.TABLES`.
-            rows: Values by column (`db/schema`) of each row, without the key. Absent columns are NULL. A mapping or
-                list in a text column is stored as canonical JSON.
+            rows: For each row, the values of its columns (`db/schema`) except the key, keyed by column name. Absent
+                columns are NULL. A mapping or list in a text column is stored as canonical JSON.
 
         Returns:
             Key of each row, in the order of `rows`.
@@ -239,7 +241,8 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, all or nothing, and return their keys in order."""
+        """Add measurements with their configs and problems. Return the keys of the measurements in the given order. If
+        an error occurs, nothing is added."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -261,14 +264,15 @@ class Database(DatabaseQueries):
         return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles as the user's own, and return their keys in order."""
+        """Add static profiles to the user's own profiles, and return their keys in the given order."""
         keys = self.add("profile", (row.columns() for row in rows))
         self._own_rows(keys)
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a user's kernel and one problem of it, so that `Context.kernel` can rebuild both. Add nothing if the
-        kernel's source is longer than `LONGEST_SOURCE`, because other people's kernrec would refuse the whole file."""
+        """Add a user's kernel and one of the problems that it solves, so that `Context.kernel` can rebuild both. If the
+        kernel's source is longer than `LONGEST_SOURCE`, add nothing, because other people's kernrec would refuse a
+        database that contains the kernel."""
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -292,13 +296,15 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add the rows of files that the database does not have yet, all or nothing, and return the number of new rows.
+        """Add those rows of the given files that the database does not contain yet, and return the number of new rows.
+        If an error occurs, no row is added.
 
         Args:
             write: Function that writes files of checked rows into a given folder, for `exchange.add_rows`.
             apart_from: Columns of `measurement` to ignore when searching for a stored row that equals a new row.
             then: Function that receives the same folder and returns additional SQL statements for the same transaction.
-            signer: Public key of the rows' owner. Empty if the owner is unknown, None for the database's own rows.
+            signer: Public key of the rows' owner. An empty string means that the owner is unknown, and None means that
+                the rows belong to the database's owner.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -318,7 +324,8 @@ class Database(DatabaseQueries):
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete impossible rows, given by their keys by table and fault, and return the number of deleted rows."""
+        """Delete rows with impossible values, and return the number of deleted rows. The argument `faults` contains the
+        keys of these rows, keyed by table name and then by description of the fault."""
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -346,8 +353,9 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Replace a database file, if it exists, by a file that this program wrote and closed. The argument `faults` lists
-    the keys of rows that queries must skip, by table and fault."""
+    """Move a database file that this program wrote and closed to `path`, and replace the file there if there is one.
+    The argument `faults` contains the keys of rows that queries must skip, keyed by table name and then by description
+    of the fault."""
     # Write a mark that is valid for either file, in case the process is killed between the two steps.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)

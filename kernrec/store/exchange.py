@@ -29,7 +29,7 @@ MEASUREMENTS = "checked.main.measurement"
 """SQL name of the table of measurements in the file `CHECKED`, while `add_rows` runs."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 COLUMNS = "checked.json"
-"""Name of a file beside `CHECKED` that lists the columns that have a value in some row."""
+"""Name of a file beside `CHECKED`. It lists the columns of the measurements that have a value in at least one row."""
 
 
 def move_checked(checked: Path, folder: Path) -> None:
@@ -46,7 +46,8 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add the new rows in a folder's `<table>*.parquet` and `CHECKED` files to a database, all or nothing.
+    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder to a database, except rows that the database
+    already contains. If an error occurs, no row is added.
 
     Args:
         connection: Connection to the database, which is attached as `db`.
@@ -59,7 +60,8 @@ def add_rows(
         Number of added rows.
 
     Raises:
-        UsageError: A row has the key of a stored row with another content: a changed row or a hash collision.
+        UsageError: A new row has the same key as a stored row, but different content. Either one of the rows was
+            changed, or their hashes collide.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):
@@ -141,7 +143,7 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     """Return an SQL expression that computes the key of a row from its columns.
 
     Args:
-        kinds: SQL types of the table's columns by name, the key first.
+        kinds: SQL types of the table's columns, keyed by column name. The first column is the key of the row.
     """
     _, *names = kinds
     required = layout_of().required[table]
@@ -179,12 +181,13 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of the key and of the columns that have a value in some row, or of all columns if there are no
-    rows. Hashing a column takes time even if the column is NULL in all rows, as most columns of a recording are.
+    """Return the SQL types of those columns that are worth hashing, keyed by column name: the key of the row, and every
+    column that has a value in at least one row. If there are no rows, return all columns. Hashing a column takes time
+    even if all its values are NULL, as in most columns of a recording.
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns by name, the key first.
+        kinds: SQL types of the columns, keyed by column name. The first column is the key of the row.
     """
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
@@ -202,7 +205,8 @@ def wrong_keys(
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns by name, the key first. Columns that are NULL in all rows may be missing.
+        kinds: SQL types of the columns, keyed by column name. The first column is the key of the row. Columns that are
+            NULL in all rows may be missing.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -3,8 +3,9 @@
 A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
 is one config on one problem, at one power limit and clock setting, with one protocol version. The reference cost of an
-item is the median over at least three contributors, each with the median over their GPUs. The ratio of a GPU is the
-median of (cost / reference) over its items, and its scale is the ratio, moved toward 1 if items disagree.
+item is the median over at least three contributors, where each contributor counts with the median over their GPUs. The
+ratio of a GPU is the median of (cost / reference) over its items, and its scale is the ratio, moved toward 1 if items
+disagree.
 
 With only two contributors, neither GPU is scaled, and answers show how far the two differ. Contributed measurements
 begin with five items that are the same on every GPU (`kernrec.kernel.fixed_part`).
@@ -26,7 +27,8 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query on `sourced_rows` for the scales of GPUs, with the columns of the table `card_scale`.
+    """Return an SQL query that computes the scale of each GPU from the view `sourced_rows`. Its result has the columns
+    of the table `card_scale`.
 
     Args:
         part: SQL condition on the rows to use.
@@ -72,17 +74,19 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return SQL statements that estimate the scales again after other people's rows were added or removed."""
+    """Return the SQL statements that estimate the GPUs' scales again. They must run after other people's rows were
+    added or removed."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return an SQL source that replaces `card_scale` when a model is trained.
+    """Return an SQL subquery with GPU scales that replaces the table `card_scale` while a model is trained.
 
     A model trained on two unscaled GPUs would mistake the difference between the GPUs for a difference between configs.
-    So here two contributors are enough. The scale is relative to the user's own GPUs or, without any, to the median.
+    So this subquery scales a GPU even if only two contributors measured an item. The scale is relative to the user's
+    own GPUs. If the user has measured nothing, it is relative to the median over the contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -95,7 +99,8 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the scales again, within the caller's transaction, or only delete them if contributors are too few."""
+    """Estimate the GPUs' scales again, within the caller's transaction. If there are fewer than `LEAST_CONTRIBUTORS`
+    contributors, only delete the stored scales."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

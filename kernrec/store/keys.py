@@ -31,7 +31,7 @@ _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the names that the user gave to trusted keys, keyed by public key, without the user's own key."""
+    """Return the names that the user gave to trusted keys, keyed by public key. The user's own key is not included."""
     path = paths.config() / "trusted.json"
     try:
         values = json.loads(read_input(path, _LARGEST_SETTINGS))
@@ -85,7 +85,8 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts rows of a signer without asking the user. False for unsigned rows."""
+    """Return whether kernrec accepts rows of a signer without asking the user. Return False if the rows are unsigned
+    (`signer` is empty)."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
@@ -189,8 +190,8 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether hexadecimal digits are a public key for which nobody can forge signatures. Points of small order
-    (RFC 8032, 5.1.7, leaves this check to the caller) and second encodings of a point are rejected."""
+    """Return whether hexadecimal digits are a public key for which nobody can forge signatures. Return False if the key
+    is a point of small order (RFC 8032, 5.1.7, leaves this check to the caller) or a second encoding of a point."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.

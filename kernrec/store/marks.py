@@ -26,7 +26,7 @@ _AGAIN_S = 86_400.0
 """Seconds until a file with skipped rows is checked again, because a wrong clock may have caused the skips."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
-"""Keys of impossible rows, by table and then by fault."""
+"""Keys of rows with impossible values, keyed by table name and then by description of the fault."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Mark:
     """Facts about a database file, saved by the last check or the last write."""
 
     state: str
-    """State of the file (`file_state`) at the last check or after the last write, or empty if there was neither."""
+    """State of the file (`file_state`) after the last check or write. Empty if the file was never checked or
+    written."""
     own: bool
     """Whether this user's kernrec wrote the file."""
     writing: str = ""
@@ -45,17 +46,19 @@ class Mark:
 
     @property
     def dropped(self) -> dict[str, list[str]]:
-        """Keys of the rows that queries must skip, by table."""
+        """Keys of the rows that queries must skip, keyed by table name."""
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether a file in this state was already checked, so that it needs no further check."""
+        """Return whether this mark shows that a file in the given state was already checked and needs no further
+        check."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and of DuckDB's write-ahead log. Empty without a file."""
+    """Return a text that identifies the present content of a database file and of its write-ahead log. Return an empty
+    string if the file does not exist."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -72,7 +75,8 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has the file with a given `file_state` open, or True if the system cannot tell."""
+    """Return whether this process has the file open that has the given `file_state`. Return True if the operating
+    system does not list the open files."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -86,7 +90,7 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of the file at a path, or an empty mark if there is none."""
+    """Return the mark of the file at a path. If the file has no mark, return an empty mark."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -48,7 +48,8 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. Without it, all fields are None."""
+    """Energy of one launch sequence under sustained load, including idle power. All fields are None if energy was not
+    measured."""
 
     sustained_latency_s: float | None = None
     """Latency of one launch sequence during the energy window, in seconds."""
@@ -93,7 +94,8 @@ class NumericCheck:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """Part of a measurement that only the measuring process can know: costs, state of the GPU and numeric errors."""
+    """The values of a measurement that only the measuring process can know: costs, state of the GPU and numeric
+    errors."""
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
@@ -114,7 +116,8 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to the field's type if possible. Otherwise, the database later refuses the value."""
+    """Convert the value of a column, as read from JSON or a database, to the type of the field with this name. A value
+    that cannot be converted is returned unchanged, and the database refuses it later."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -141,7 +144,7 @@ def column_names(owner: Any) -> tuple[str, ...]:
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Return the values of all columns of a record, by column name, including those of nested records."""
+    """Return the values of all columns of a record, including those of nested records, keyed by column name."""
     parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
     columns: dict[str, Any] = {}
     for name, value in vars(record).items():
@@ -153,7 +156,8 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Return a record of the class `owner` from its columns by name. Missing fields and records get their defaults."""
+    """Build a record of the class `owner` from the values of its columns, keyed by column name. If a field or a nested
+    record has no columns, it gets its default."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -166,7 +170,7 @@ def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """Return the columns of a record that are not None, as JSON values by column name."""
+    """Return the columns of a record that are not None, as JSON values keyed by column name."""
     values = {name: value for name, value in columns_of(record).items() if value is not None}
     for name in values.keys() & {"config", "event_reasons"}:
         values[name] = dict(values[name])
@@ -231,7 +235,7 @@ class MeasurementIdentity:
     kernel: str
     kernel_hash: str
     config: Mapping[str, Any]
-    """Value of every tunable, by name."""
+    """Value of every tunable, keyed by the tunable's name."""
     problem: ProblemRecord
 
 
@@ -256,7 +260,8 @@ class MeasurementOrigin:
     measured_by: str | None = None
     """Name and version of the program that measured."""
     block: int | None = None
-    """Number of the block in the session: the measurements between two runs of the reference kernels."""
+    """Number of the block within the session. A block consists of the measurements between two runs of the reference
+    kernels."""
     position: int | None = None
     reference_age_s: float | None = None
     """Seconds since the reference kernels were last measured."""
@@ -343,12 +348,13 @@ class Measurement:
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of all columns by name, with `config` as a mapping and `problem` as a `ProblemRecord`."""
+        """Return the values of all columns, keyed by column name. The value of `config` is a mapping, and the value of
+        `problem` is a `ProblemRecord`."""
         return columns_of(self)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Return a measurement from its columns by name. Absent columns are None.
+        """Build a measurement from the values of its columns, keyed by column name. Absent columns are None.
 
         Args:
             columns: Columns as returned by the method `columns`. The value of `problem` may also be a `Problem` or the

@@ -1,4 +1,4 @@
-"""Hold the measurement log in memory for queries: measured costs and failures on a GPU, from the query file."""
+"""Hold the part of the measurement log that a query needs in memory: the measured costs and the failures on a GPU."""
 
 import json
 import re
@@ -109,7 +109,8 @@ _LONG_NUMBER = re.compile(r":-?\d{16}")
 """Matches an integer of 16 or more digits. No tunable has such a value."""
 
 _Row = tuple[Any, ...]
-"""Kernel, kernel hash and config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
+"""A row for `MeasuredAnswer` or `FailedConfig`: the kernel, the kernel's hash, the config as canonical JSON, and then
+the values of the other fields."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -124,8 +125,8 @@ _COMBINED = 5  # Number of last columns of `ANSWERS`: whether rows came from oth
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# In the database of pulled rows (kernrec/store/share/pulled.py): the columns that identify a config, as in `ANSWERS`,
-# followed by the signers of its rows.
+# This query is for the database of pulled rows (kernrec/store/share/pulled.py). It returns the columns that identify a
+# config, as in `ANSWERS`, and the signers of the config's rows.
 SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -134,7 +135,7 @@ SIGNERS = """
     WHERE outcome = 'ok'
 """
 
-# Median latency of the rows of other people, for configs that also have rows of the user's own.
+# This query returns the median latency that other people measured for each config.
 _OTHERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
@@ -161,21 +162,22 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """Combined answers and failures in one database for one GPU, by the key of the problem."""
+    """Measured answers and failed configs of one database for one GPU. Both mappings are keyed by the problem's key."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 class LogRows:
-    """Rows of one database for a `MeasurementLog`, from the queries `ANSWERS`, `FAILURES`, `SIGNERS` and `_OTHERS`."""
+    """Results of the queries `ANSWERS`, `FAILURES`, `SIGNERS` and `_OTHERS` on one database, from which `log` builds a
+    `MeasurementLog`."""
 
     def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
         self.answers = answers
         self.failures = failures
         self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
-        """Signers, keyed by problem, kernel, config, power limit and clocks. `others` has the same keys, and other
-        people's latencies for the user's own configs as values."""
+        """Public keys of the signers, keyed by (problem, kernel, kernel hash, config, power limit, two locked clocks).
+        `others` has the same keys. Its values are the median latencies that other people measured."""
         self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
 
     def add(self, more: "LogRows") -> None:
@@ -185,7 +187,8 @@ class LogRows:
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Build a log from these rows. Answers show `title` as the database's name. Pass `signed` for pulled rows."""
+        """Build a `MeasurementLog` from these rows. Its answers show `title` as the name of the database. The argument
+        `signed` states whether the rows were pulled."""
 
         def whole(row: _Row) -> _Row:
             values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
@@ -206,10 +209,10 @@ class LogRows:
 
 
 def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
-    """Read the rows about some problems on a GPU.
+    """Read the measured answers and failures for the given problems on a GPU from a database.
 
     Args:
-        signed: Whether the database contains pulled rows, for which it also has the signers.
+        signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
@@ -238,7 +241,7 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine what several databases contain about a problem.
+    """Combine the measured answers and failures that several databases contain for a problem.
 
     If several databases have measurements of a config, only the first of these databases counts. Replayed rows of a
     config count only if no database has measurements of this config.
@@ -317,7 +320,8 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Parse the configs in rows from JSON. Raises `UsageError` for invalid configs, which earlier versions merged."""
+    """Return the rows with their configs parsed from JSON. Raise `UsageError` if a config is not valid: earlier
+    versions of kernrec added such rows to databases."""
     # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:

@@ -41,10 +41,11 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Events per block (first term) and per trip of each loop (other terms), as float64 of shape (metrics, terms)."""
+    """Numbers of events, as float64 of shape (metrics, terms). The first term is the number per block, and every other
+    term is the number per iteration of one loop."""
 
     def columns(self) -> dict[str, object]:
-        """Return the values of the row for the database table `profile`, by column."""
+        """Return the values of this row for the database table `profile`, keyed by column name."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"
@@ -58,7 +59,8 @@ class ProfileRow:
 
 
 COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Column names of fields that were renamed in Python. The key of a row depends on the column names."""
+"""Column names in the database for fields that have another name in Python, keyed by field name. The columns keep their
+old names because the key of a row depends on them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,8 @@ class ProfileTable:
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the profiles that ship with kernrec for this source of a kernel, by launch. The result may be empty."""
+    """Return the static profiles that ship with kernrec for this version of a kernel's source, keyed by launch number.
+    The result is empty if none ship."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -96,7 +99,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
 
 
 def tables_of_arrays(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[int, ProfileTable]:
-    """Rebuild the profile tables, by launch, from the result of `arrays_of_tables`."""
+    """Rebuild the profile tables, keyed by launch number, from the result of `arrays_of_tables`."""
     tables = {}
     for table in facts["tables"]:
         launch = table["launch"]
@@ -112,7 +115,7 @@ _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "coun
 
 
 def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
-    """Convert profile tables, given by launch, to plain values and arrays that can be stored in a file."""
+    """Convert profile tables, keyed by launch number, to JSON values and arrays that can be stored in a file."""
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
@@ -120,7 +123,8 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the profiles of a kernel in a Parquet file, by launch. Raises `UsageError` if the file is not valid."""
+    """Return the static profiles of a kernel in a Parquet file, keyed by launch number. Raise `UsageError` if the file
+    is not valid."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -128,7 +132,8 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return the profiles of a kernel in a database or file as arrays, by launch. The newest compiler takes precedence.
+    """Return the static profiles of a kernel in a database or Parquet file as arrays, keyed by launch number. If
+    several compilers compiled the same variant, the profile from the newest compiler is used.
 
     Args:
         source: SQL table or table function that contains the profiles.

@@ -35,16 +35,17 @@ class DatabaseQueries:
     # Queries in SQL must name tables in full (`db.measurement`).
 
     def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query, with values for its parameters."""
+        """Execute an SQL query with `values` for its parameters, and return the rows of its result."""
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the rows of a query in a temporary table `name` of this connection, replacing an earlier table.
+        """Store the result of a query in a temporary table `name` of this connection. An earlier table of this name is
+        replaced.
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
-            files: Parquet files by placeholder. They are moved away.
+            files: Parquet files, keyed by the name of their placeholder. They are moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             for file, paths in files.items():
@@ -55,8 +56,8 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows. Return the path and row count of each
-        file."""
+        """Write the result of a query to Parquet files of at most `most` rows each. Return (path, number of rows) for
+        each file."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -88,7 +89,7 @@ class DatabaseQueries:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the SQL type of each column of a table or view, by name and in order."""
+        """Return the SQL types of the columns of a table or view, keyed by column name, in the order of the columns."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}
@@ -112,7 +113,7 @@ class DatabaseQueries:
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
         """Return (name, spec, source, signer) of all stored kernels, or only of those called `name`, newest first. The
-        signer is None for the user's own kernel, and empty for an unsigned one."""
+        signer is None if the kernel is the user's own, and an empty string if nobody signed the kernel."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
             "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
@@ -137,7 +138,7 @@ class DatabaseQueries:
 
         Args:
             title: Name of the database, to show in answers.
-            signed: Whether the database contains pulled rows, for which it also has the signers.
+            signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
         """
         with one_line(self.path):
             return read_rows(self._connection, gpu, problems, signed).log(title, signed)
@@ -146,10 +147,11 @@ class DatabaseQueries:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, by launch.
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
         Args:
-            own: Whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
+            own: Whether to return only the user's own profiles. Otherwise, other people's profiles are returned for
+                variants that the user did not profile.
         """
         with one_line(self.path):
             source = "db.profile"
@@ -167,12 +169,13 @@ class DatabaseQueries:
 
     @property
     def faults(self) -> Faults:
-        """Keys of the impossible rows, which queries skip, by table and fault."""
+        """Keys of the rows with impossible values, which queries skip, keyed by table name and then by description of
+        the fault."""
         return self._mark.faults if self._mark else {}
 
     @property
     def left_out(self) -> int:
-        """Number of impossible rows, which queries skip."""
+        """Number of rows with impossible values, which queries skip."""
         return sum(map(len, self._mark.dropped.values())) if self._mark else 0
 
     def counts(self) -> dict[str, int]:
@@ -190,7 +193,8 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of changed rows, whose key is not the hash of their content."""
+        """Return the keys of rows that were changed after they were added, so that the key is not the hash of the row's
+        content."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 

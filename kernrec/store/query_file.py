@@ -10,7 +10,8 @@ needs an empty entry derives it, together with other entries that need few rows.
 of the database differs or the file is damaged. So if a process is killed after a commit and before it writes this file,
 the next query is only slower. If no file can be written, the entries stay in memory.
 
-The query file `NAME.query` of the user's own database is beside the database, all others are in the cache folder.
+The query file of the user's own database is called `NAME.query` and is beside the database. The query files of all
+other databases are in the cache folder.
 """
 
 import json
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""Maximum number of rows from which to derive entries together, which takes half a second."""
+"""If a query derives several entries together, it derives them from at most this many rows, which takes half a
+second."""
 _TAIL = 8
 """Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
@@ -67,11 +69,12 @@ _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
 
 
 class QueryFile:
-    """Content of a query file. Methods raise `ValueError` if an entry is damaged.
+    """The content of a query file. Every method raises `ValueError` if an entry that it reads is damaged.
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that receives this object and the name of an empty entry, and returns a query file with it.
+        fill: Function that receives this object and the name of an empty entry. It returns the content of a query file
+            in which this entry is filled in.
 
     Raises:
         ValueError: The index is damaged.
@@ -86,21 +89,23 @@ class QueryFile:
         self._entries_end = max(0, len(data) - _TAIL - size)
         self._facts, index = unpack(data[self._entries_end : -_TAIL])
         self.made_of: list[str] = self._facts["made_of"]
-        """Everything that the entries depend on, such as the state of the database (result of `_made_of`)."""
+        """Everything on which the entries depend, such as the state of the database. This is a result of `_made_of`."""
         self.measurements: int = self._facts["measurements"]
-        """Number of measurements in the database, without withdrawn ones."""
+        """Number of measurements in the database, except withdrawn measurements."""
         self.left_out: int = self._facts["left_out"]
-        """Number of impossible rows in the database, which queries skip."""
+        """Number of rows of the database with impossible values, which queries skip."""
         self._data, (self._keys, *self._bytes) = data, (index[name] for name in _INDEX)
 
     @property
     def ends(self) -> list[str]:
-        """Lowest and highest key of a measurement, or an empty list if there are no measurements."""
+        """The lowest and the highest key of all measurements in the database. The list is empty if there are no
+        measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the answers and failures for one GPU and problem. The title is the database's name in answers."""
+        """Return the measured answers and failed configs for one GPU and problem. The answers show `title` as the name
+        of the database."""
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
@@ -110,7 +115,8 @@ class QueryFile:
         return MeasurementLog(*({key: rows for key, rows in log.items() if rows} for log in logs))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture by launch, or an empty mapping."""
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. The result is
+        empty if the database has no such profiles."""
         entry = self._entry(("profiles", kernel, kernel_hash, str(sm)))
         return {} if entry is None else tables_of_arrays(*entry)
 
@@ -120,12 +126,14 @@ class QueryFile:
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
     def names(self) -> dict[_Name, int]:
-        """Return the names of entries that may still be empty, with the number of rows from which to derive each."""
+        """Return the number of database rows from which each entry is derived, keyed by the entry's name. Entries that
+        are never empty are not included."""
         entry = self._entry(_NAMES)
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry, empty if it was not derived yet, or None if there is no such entry."""
+        """Return the bytes of an entry. Return no bytes if the entry was not derived yet, and None if the file has no
+        entry of this name."""
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
         if place == len(self._keys) or self._keys.item(place) != key:
@@ -134,7 +142,8 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the parts of a new file that contains the entries of this file and additional contents by name."""
+        """Yield the bytes, in pieces, of a new query file that contains the entries of this file and the entries in
+        `contents`, which are given as (name, bytes)."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -187,8 +196,8 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Count the entries of a query file that differ from the database. If any differs, delete the query file. Return 0
-    if there is no query file for the database's present state."""
+    """Return the number of entries of a query file that differ from the database. If any entry differs, delete the
+    query file. Return 0 if the database has no query file for its present state."""
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
@@ -220,7 +229,8 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return what the entries depend on: the rule for combining rows, and the database's owner, state and faults."""
+    """Return everything on which the entries of a query file depend: the rule for combining rows, and the owner, the
+    state and the faulty rows of the database."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -245,8 +255,8 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file with the entry `name` for the present state of a database, and return its content. Copy the
-    entries of the file `old` if it has the same state."""
+    """Write a query file for the present state of a database in which the entry `name` is filled in. Return the content
+    of the file. If the file `old` was written for the same state, copy its entries."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -267,7 +277,8 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield the parts of a query file in which only the kernels and the names of the entries are filled in."""
+    """Yield the bytes, in pieces, of a query file in which all entries are empty except the entry with the analyzed
+    kernels and the entry with the names of the entries."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]
@@ -285,7 +296,8 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the entries to derive now: `name`, then empty entries that need few rows, first those of the same GPU."""
+    """Return the names of the entries to derive now. The first is `name`, followed by empty entries that are derived
+    from few rows. Among these, entries for the same GPU come first."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []
@@ -317,7 +329,8 @@ def _key(name: Sequence[str]) -> int:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Convert rows to columns of JSON values. If all values of a column are equal, only the first is stored."""
+    """Convert rows to columns of JSON values. If all values of a column are equal, the column only contains the first
+    value."""
     columns: list[list[Any]] = []
     for column in zip(*rows, strict=True):
         first = column[0]
@@ -328,7 +341,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _rows(columns: Sequence[Sequence[Any]], types: str) -> list[tuple[Any, ...]]:
-    """Convert the result of `_columns` back to rows. Raises `ValueError` if the columns do not have these types."""
+    """Convert the result of `_columns` back to rows. Raise `ValueError` if the columns do not have the given types."""
     if not columns:
         return []
     if len(columns) != len(types):

@@ -139,10 +139,10 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
 
 
 def check_database(path: Path, rows: bool, state: str) -> None:
-    """Raise `UsageError` if this process should not open a database. A child process checks the file.
+    """Check a database file in a child process. Raise `UsageError` if this process must not open the file.
 
     Args:
-        rows: Whether to refuse the database if it has an impossible row.
+        rows: Whether to refuse the database if a row has impossible values.
         state: State that the file must have (`marks.file_state`).
     """
     with scratch_folder() as folder:
@@ -150,15 +150,15 @@ def check_database(path: Path, rows: bool, state: str) -> None:
 
 
 def find_faults(path: Path, state: str) -> Faults:
-    """Return the keys of the impossible rows in the user's own database, by table and fault. Raises `UsageError` if the
-    file cannot be read."""
+    """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
+    description of the fault. Raise `UsageError` if the file cannot be read."""
     with scratch_folder() as folder:
         faults: Faults = _read_file("faults", path, folder, state=state)
     return faults
 
 
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
-    """Check all rows of an untrusted database, and write them to a folder in the form that `exchange.add_rows` reads.
+    """Check all rows of an untrusted database, and write them to a folder as files that `exchange.add_rows` can read.
 
     Returns:
         Number of rows in each table.
@@ -185,7 +185,8 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
     """Check all rows of groups of untrusted Parquet files, and write them to a folder as `checked_database` does.
 
     Args:
-        groups: For each group, its files by table. Nobody else may write to the folders of these files.
+        groups: For each group, the paths of its files, keyed by table name. Nobody else may write to the folders of
+            these files.
         folder: Folder for the checked rows. Nobody else may write to it.
         title: Name of the files, for messages.
 

@@ -3,7 +3,7 @@
 The folder `db/prebuilt/recorded` has a Parquet file for each op; `contents.json` describes these files, and
 `tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
 convolution (`padded_dimension`). The first query about an op converts the op's file to arrays in the user's cache
-folder, sorted by a hash of the GPU and the problem without its number of items. Later queries map the arrays.
+folder, sorted by a hash of the GPU and the problem that ignores the number of items. Later queries map the arrays.
 """
 
 import json
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the order by which the files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define the 90 % interval of a row: factors from its time to both ends, and relative half-width for
-power. All rows of one GPU, backend and data type have the same values."""
+"""Columns that define the 90 % intervals of a recording: the factors by which its time is multiplied to get the lower
+and the upper end, and the relative half-width of the interval of its power. All rows of one GPU, backend and data type
+have the same values."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class RecordedBaseline:
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for exactly one problem and GPU, fastest first. Raises `KernrecError` if a
-    shipped file is damaged."""
+    """Return the published times of backends for exactly this problem on this GPU, fastest first. Raise `KernrecError`
+    if a file that ships with kernrec is damaged."""
     if not has_recorded(problem.op, gpu):
         return ()
     (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
@@ -78,8 +79,9 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
     """Return the recordings on a GPU that differ from a problem at most in the number of items.
 
     Returns:
-        The problem's number of items, and rows of ((backend, version, variant), number of items, seconds, row number in
-        the table) in ascending order of items. `padded_dimension` defines which dimension counts items.
+        (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
+        time in seconds, row number in the op's table). The recordings are in ascending order of the number of items.
+        `padded_dimension` defines which dimension counts items.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
@@ -94,7 +96,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording in one row of an op's table. `rows_beside` returns the row numbers."""
+    """Return the recording in row `row` of an op's table. `rows_beside` returns such row numbers."""
     return _baseline(_table(op), row, gpu)
 
 
@@ -111,7 +113,8 @@ def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return each op's file description: `rows`, `gpus`, `sources`, `left_out` and the hash of the file."""
+    """Return the content of `contents.json`: descriptions of the ops' Parquet files, keyed by op. Each description has
+    the keys `rows`, `gpus`, `sources` and `left_out`, and contains the hash of the file."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -122,8 +125,9 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return (keys, numbers of items) for rows of one GPU, dtype and layout. A key hashes the GPU and the problem
-    without its number of items; `causal` counts as 0 for a single query, which attends to every key anyway."""
+    """Return (keys, item counts) for recordings that have the same GPU, dtype and layout. A key is a hash of the GPU
+    and the problem that ignores the item count. If attention has a single query, the hash also ignores `causal`,
+    because the query attends to every key anyway."""
     import numpy as np
 
     count = len(next(iter(dims.values())))
@@ -141,7 +145,8 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return the hash of a problem without its number of items, and this number, or 0 if no dimension counts items."""
+    """Return (key, item count). The key is a hash of the GPU and the problem that ignores the item count. The item
+    count is 0 if no dimension of the problem counts items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -158,8 +163,9 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Base of the hash, a number modulo 2^64 whose digits are the problem's sizes. From Steele and Vigna, "Computationally
-Easy, Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
+"""Multiplier of the hash of a problem: for each dimension, the hash is multiplied by this number modulo 2^64, and the
+size of the dimension is added. The number is from Steele and Vigna, "Computationally Easy, Spectrally Good
+Multipliers". A test checks that no two shipped problems have the same hash."""
 
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------
@@ -169,10 +175,11 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Recordings of an op, in ascending order of their keys, then of their number of items."""
+    """Recordings of an op, one per row. The rows are in ascending order of their key, and rows with equal keys in
+    ascending order of the number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Values of the columns `ORIGIN` and `WIDTHS`, for each distinct combination that occurs."""
+    """Descriptions of the rows: every combination of values of the columns `ORIGIN` and `WIDTHS` that occurs, once."""
     keys: "np.ndarray"
     items: "np.ndarray"
     """Number of items of each row, or 0 if no dimension counts items."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 
 KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
-"""Number of hexadecimal digits of a key, by table."""
+"""Number of hexadecimal digits of a row's key, keyed by table name."""
 
 
 def canonical_json(value: object) -> str:
@@ -36,13 +36,15 @@ def content_hash(value: object, digits: int = 16) -> str:
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """Return the SQL type of each column of a table, by name and in order. The first column is the table's key."""
+    """Return the SQL types of the columns of a table, keyed by column name, in the order of the columns. The first
+    column is the key of the row."""
     described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add the rows that a table does not have yet, and return the key of every given row, in order.
+    """Add to a table those of the given rows that it does not contain yet. Return the keys of all given rows in the
+    given order.
 
     Raises:
         UsageError: A column is unknown, or a value does not fit its column. Nothing is added.
@@ -80,7 +82,8 @@ def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: a hash of the table's name and of all values that are not NULL, without the key."""
+    """Return the key of a row: a hash of the table's name and of all values of the row that are not NULL, except the
+    key itself."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 

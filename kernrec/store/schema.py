@@ -32,7 +32,8 @@ TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retra
 """Tables whose keys are hashes of the rows' content. Other tables are derived, or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""SQL condition on the rows of `measurement` whose keys must be computed again, by the number of the migration."""
+"""SQL condition that selects the rows of `measurement` whose keys must be computed again after a migration, keyed by
+the number of the migration."""
 
 _VIEWS_APART = 5
 """Number of the migration that moved the views to `views.sql`. Earlier migrations create the views themselves."""
@@ -89,11 +90,12 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 
 
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
-    """Return the number of the last migration of the attached file, or 0 if the database has no tables.
+    """Return the number of the last migration that was applied to the attached file. Return 0 if the file has no
+    tables.
 
     Raises:
-        UsageError: The database belongs to another program or to a newer kernrec, its tables differ from the schema, or
-            `writing` is set and writing would run code that the file contains.
+        UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
+            If `writing` is True, the database is also refused if writing to it would run code that the file contains.
     """
     statements = tables(connection)
     if not statements:
@@ -203,12 +205,14 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the SQL query of each view in `views.sql`, by name. A query may use views that come before it."""
+    """Return the SQL queries of the views in `views.sql`, keyed by view name. A query may use views that come before
+    it."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
-    """Return an SQL query that may use a view of `views.sql`, together with the definitions that it depends on.
+    """Return an SQL query that consists of `query` and the definitions of the views that it uses. The argument `name`
+    is the view of `views.sql` that `query` may use.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.
@@ -241,7 +245,8 @@ class Layout:
 
     statements: Mapping[str, str]
     columns: Mapping[str, Mapping[str, str]]
-    """SQL types of a table's columns, by column name and in order. The first column is the key."""
+    """SQL types of a table's columns, keyed by column name, in the order of the columns. The first column is the key of
+    the row."""
     checks: Mapping[str, list[str]]
     """SQL conditions that the rows of a table must meet."""
     required: Mapping[str, list[str]]
@@ -249,7 +254,8 @@ class Layout:
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the layout of the tables after a migration, by default the last. The result is cached."""
+    """Return the layout of the tables after the migration number `step`, by default the last migration. The result is
+    cached."""
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -280,7 +286,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
-    """Return the SQL statements that would create the base tables of the SQL schema `main`, by table."""
+    """Return the SQL statements that would create the base tables of the SQL schema `main`, keyed by table name."""
     # Unlike `information_schema`, this function does not bind views, which would run parts of them.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())

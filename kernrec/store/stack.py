@@ -80,7 +80,8 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Call `read` for each query file and yield the results. A damaged query file is first written again."""
+        """Call `read` for the query file of each database, and yield the results. If a query file is damaged, write it
+        again and repeat the call."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -89,10 +90,12 @@ class Stack:
                 yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, by launch, or an empty mapping.
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. The result is
+        empty if there are no profiles.
 
-        Profiles that ship with kernrec take precedence, then those of the first database that has some. Without
-        profiles, those of the architecture whose code this architecture can run are used (`code_sm`).
+        Profiles that ship with kernrec take precedence over profiles from databases. Among the databases, the first one
+        that has profiles is used. If there are no profiles for the architecture, the profiles of another architecture
+        whose code it can run are used (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -111,7 +114,8 @@ class Stack:
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
         """Return what all databases contain about a GPU and problem: measurements and failures of the given kernels,
-        and the fastest measurements of other kernels. Only the first database with measurements of a config counts."""
+        and the fastest measurements of other kernels. If several databases have measurements of a config, only the
+        first of them counts."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()
@@ -121,12 +125,14 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the total number of measurements in the databases, without pulled rows, which train no model."""
+        """Return the total number of measurements in all databases except the database of pulled rows. Pulled rows are
+        not counted because no model is trained on them."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest key of all measurements. It distinguishes logs of equal size."""
+        """Return a hash of the lowest and highest measurement key of the databases. It tells logs apart that have the
+        same number of measurements."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
@@ -156,5 +162,5 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 def pulled_database() -> Path | None:
-    """Return the path of the database of pulled rows, or None if it does not exist."""
+    """Return the path of the database of pulled rows. Return None if this database does not exist."""
     return path if (path := paths.pulled()).exists() else None

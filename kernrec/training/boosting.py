@@ -1,4 +1,5 @@
-"""Train gradient-boosted trees for one head of a model, and predict rows by trees that were trained without them.
+"""Train gradient-boosted trees for one head of a model, and predict each row by trees that were trained without this
+row.
 
 A head is a quantity that the model predicts, such as latency or power. Cross-validation over groups of rows chooses the
 number of trees: the smallest number whose held-out loss is close to the minimum, because each tree slows down queries.
@@ -52,7 +53,9 @@ class TrainingSettings:
     threads: int = 2
     """Number of XGBoost threads."""
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements. None to use the same trees as for measured GPUs."""
+    """Settings of separate trees for GPUs without measurements. If it is None, the trees for measured GPUs are used for
+    all GPUs.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,10 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return training data for differences between the latencies of configs, which transfer to other GPUs: from
-        each target, the mean over the configs of the same kernel, GPU and problem is subtracted. The mean is weighted
-        like the loss, so that the targets of fast configs are about 0 on average.
+        """Return training data for learning differences between the latencies of configs, because these differences
+        transfer to other GPUs. The target of a row is its usual target minus the mean target of all configs of the same
+        kernel, GPU and problem. The mean is weighted like the loss, so that the targets of fast configs are about 0 on
+        average.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -91,11 +95,13 @@ class HeadData:
         return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
-        """Return a copy whose targets are multiplied by `share`."""
+        """Return a copy of the training data whose targets are multiplied by `share`."""
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor, 0 to 1, by which predicted targets must be multiplied to fit best. NaNs are ignored."""
+        """Return the factor from 0 to 1 by which predicted targets must be multiplied to fit the targets best. NaNs are
+        ignored.
+        """
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -116,7 +122,9 @@ class TrainedHead:
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Return predicted targets of the rows with indices `rows`, by trees trained only on the rows `trained_on`."""
+    """Train trees only on the rows with indices `trained_on`, and return the targets that they predict for the rows
+    with indices `rows`.
+    """
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -166,8 +174,8 @@ def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees on the rows with indices `rows`. Return the booster and the weighted mean squared error on the rows
-    `held_out` after each tree, (rounds,), or zeros without held-out rows.
+    """Train trees on the rows with indices `rows`. Return (booster, losses). The losses are the weighted mean squared
+    errors on the rows with indices `held_out` after each tree, (rounds,). They are zeros if `held_out` is None.
     """
     xgboost = import_optional("xgboost", "training a model", "train")
 

@@ -31,9 +31,13 @@ ABOVE_LIMIT = 1.15
 are enforced over tens of milliseconds, and energy counters are off by 5 %.
 """
 BELOW_REST = 0.9
-"""Ratio of mean power to idle power before the run below which an energy is wrong. Sensors are off by 5 %."""
+"""Ratio of mean power to idle power before the run below which an energy counts as wrong. It is below 1, because
+sensors are off by 5 %.
+"""
 ABOVE_CLOCK = 1.03
-"""Ratio of a clock reading to the highest settable clock above which it is wrong. Clocks have steps of 15 MHz."""
+"""Ratio of a clock reading to the highest settable clock above which the reading counts as wrong. It is above 1,
+because clocks have steps of 15 MHz.
+"""
 TOO_FAST = 0.8
 """Ratio of a measured time to the theoretical minimum below which the time is doubtful. It is below 1, because boards
 overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95.
@@ -94,7 +98,8 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return whether each energy contradicts the measured time and power, or exceeds the highest power limit, (N,).
+    """Return whether each energy contradicts the measured time and power, or implies a power above the GPU's highest
+    power limit, (N,).
 
     Args:
         gpu: GPU of the measurements.
@@ -109,13 +114,14 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and each kind of contradiction that can be found in a database without the kernels. A
-    line contains the number of measurements, the keys of the first ones, and the consequence for training.
+    """Yield a line for each GPU and each kind of contradiction in a database. Only contradictions that can be found
+    without the kernels are considered. A line contains the number of measurements, the keys of the first ones, and the
+    consequence for training.
     """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
-        except UsageError:  # The catalog of this version of kernrec does not contain the GPU.
+        except UsageError:  # Skip GPUs that the catalog of this version of kernrec does not contain.
             continue
         power = PowerModel.for_gpu(gpu)
         kinds = {

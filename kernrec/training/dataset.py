@@ -50,7 +50,9 @@ class RowGroup:
 
     @property
     def row_kind(self) -> str:
-        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`, or an empty string."""
+        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`. Return an empty string if
+        the problem does not have such a granularity.
+        """
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -59,7 +61,9 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Measured rows of several groups, concatenated to N rows. Raise `UsageError` if there is no group."""
+    """Measured rows of several groups, concatenated to N rows. The constructor raises `UsageError` if there is no
+    group.
+    """
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
@@ -88,7 +92,9 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,). Rows have the same number if their groups agree in the given fields."""
+        """Return a number for each row, (N,). Two rows have the same number if their groups have the same values of the
+        given fields.
+        """
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -110,7 +116,9 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the predicted latency (s) and power (W) by head, (N,), with the corrections in `RowGroup.beneath`."""
+        """Return the latency (s) and power (W) that the analytical model predicts for each row, (N,), keyed by head.
+        The corrections in `RowGroup.beneath` are included.
+        """
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -134,7 +142,8 @@ class Dataset:
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """Return the kind of group that cross-validation holds out, and the number of each row's group, (N,).
+        """Return (kind, numbers): the kind of group that cross-validation holds out, and the number of each row's
+        group, (N,).
 
         The kind is the first of these that applies:
 

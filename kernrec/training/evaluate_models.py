@@ -39,11 +39,15 @@ class MethodScore:
     problems: int
     """Number of scored problems."""
     efficiency: dict[int, float]
-    """Best measured cost of all configs, divided by the best among the first k recommendations, keyed by k."""
+    """Best measured cost of all configs, divided by the best measured cost among the first k recommendations, keyed by
+    k.
+    """
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to come within 5 % of the best cost, in the recommended order."""
+    """Fraction of configs that need not be measured to find one within 5 % of the best cost, if configs are measured in
+    the recommended order.
+    """
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -53,7 +57,9 @@ class MethodScore:
     width: float = _NAN
     """Upper end of the 90 % interval divided by its lower end, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended front's measured costs, as a fraction of the true front's hypervolume."""
+    """Hypervolume of the measured latencies and energies of the recommended Pareto front, as a fraction of the
+    hypervolume of the true Pareto front.
+    """
     energy_saved: float = _NAN
     """Fraction of energy that the top recommendation saves, relative to that of the method `occupancy`."""
     slowdown: float = _NAN
@@ -164,7 +170,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # If the bottleneck of a config is unknown (-1), use the half-width for core-bound configs.
+            # If the bottleneck of a config is unknown (-1), use the interval's half-width for core-bound configs.
             factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":
@@ -184,7 +190,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # Occupancy ranks configs equally for energy and latency.
+    if method != "occupancy":  # The method `occupancy` ranks configs in the same order for energy and latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

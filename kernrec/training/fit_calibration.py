@@ -53,11 +53,15 @@ _BELOW_LIMIT = 0.95
 reading errors. The power is predicted if it was not measured.
 """
 _RANK_LOSS = 0.01
-"""Rank correlation that calibrated predictions may lose at most, if their error is smaller."""
+"""Maximum decrease of the rank correlation that is accepted if the calibrated predictions have a smaller error."""
 _PRIOR_WEIGHT = 0.001
-"""Weight of the regularization toward 1, as a number of problems. It matters if rows do not determine a multiplier."""
+"""Weight of the regularization of each multiplier toward 1, as a number of problems. It matters only for multipliers
+that the measurements do not determine.
+"""
 _LEAST_SHARE = 0.05
-"""A multiplier is fitted only if the 90th percentile of its part's fraction of the whole exceeds this value."""
+"""The part that a multiplier scales must be large enough to fit the multiplier: the 90th percentile of the part's
+fraction of the measured value must exceed this value.
+"""
 _ITERATIONS = 12
 
 
@@ -144,8 +148,9 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return latency (s) and energy (J), (N,), of a group by the analytical model with a calibration, at the TDP. The
-    group's inputs must come from the uncalibrated model and a static profile.
+    """Return (latency in seconds, energy in joules), (N,) each, that the analytical model with a calibration predicts
+    for a group at a power limit of the TDP. The group's inputs must come from the uncalibrated model and a static
+    profile.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
@@ -163,7 +168,7 @@ class _CalibrationRows:
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """Select the rows of a group, whose kernel must have a static profile."""
+        """Select the rows of a group that are used for fitting. The group's kernel must have a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -175,14 +180,17 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return predicted energies of core events and of DRAM traffic in joules, (N,) each, or zeros if unknown."""
+        """Return (core, DRAM): the predicted energies of core events and of DRAM traffic in joules, (N,) each. Unknown
+        energies are zeros.
+        """
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return predicted core time (at the clock without power limit) and DRAM time as fractions of the measured
-        latency beyond the launch overhead, to the power of `OVERLAP`, (timed rows, 2).
+        """Return the predicted core time and DRAM time of the rows in `timed`, (rows, 2). Each is divided by the
+        measured latency without the launch overhead, and raised to the power of `OVERLAP`. The core time is that at the
+        clock without power limit.
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -191,7 +199,9 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return predicted static, core and DRAM energy as fractions of the measured energy, (powered rows, 3)."""
+        """Return the predicted static, core and DRAM energy of the rows in `powered` as fractions of the measured
+        energy, (rows, 3).
+        """
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -288,7 +298,9 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """Return the median |log(predicted / measured)| and the rank correlation of a quantity for each measured group."""
+    """For each group in which the quantity was measured, return its median |log(predicted / measured)| and its rank
+    correlation.
+    """
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
@@ -307,7 +319,9 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit P multipliers to each group's parts of the measured value, (rows, P). All problems have equal weights."""
+    """Fit P multipliers. `shares` contains, for each group, the parts as fractions of the measured value, (rows, P).
+    All problems have equal weights.
+    """
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -348,7 +362,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # Additional rows at the end regularize each multiplier toward 1.
+    # The rows that are added at the end regularize each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))

@@ -57,7 +57,9 @@ class HeldOutProblem:
     kernel: tuple[str, ...] = ()
     """Name of each config's kernel."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). -1 without a static profile."""
+    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). It is -1 if the kernel has no
+    static profile.
+    """
 
     def measured(self, quantity: str) -> Array:
         """Return the measured costs, (C,), for `latency`, `energy` or `edp` (the product of both)."""
@@ -67,13 +69,15 @@ class HeldOutProblem:
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs (`occupancy`: ranks) that a method predicts, (C,), or None if any prediction is missing."""
+        """Return the costs that a method predicts, (C,), or the ranks if the method is `occupancy`. Return None if any
+        prediction is missing.
+        """
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # The rank is the same for every quantity, so do not multiply it.
+        elif method == "occupancy":  # Its ranks are the same for every quantity, so do not multiply them.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -81,7 +85,9 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""Model (None if there were too few rows) and calibrations by architecture, fitted to all rows outside a fold."""
+"""(model, calibrations), fitted to all rows outside a fold. The model is None if there were too few rows. The
+calibrations are keyed by architecture.
+"""
 
 
 def held_out_problems(
@@ -130,7 +136,7 @@ def _part(group: RowGroup, split: str) -> str:
 def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
     try:
         return {result.arch: result.calibration for result in fit(groups) if result.calibration}
-    except KernrecError:  # There are too few rows to calibrate.
+    except KernrecError:  # Ignore the error, which means that there are too few rows to calibrate.
         return {}
 
 
@@ -175,7 +181,9 @@ def _analytical(group: RowGroup) -> dict[str, Array]:
 
 
 def _regime(group: RowGroup) -> Array:
-    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`, or -1 without a static profile."""
+    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`. They are -1 if the kernel has no
+    static profile.
+    """
     inputs = group.inputs
     if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
         return np.full(len(group), -1)
@@ -208,7 +216,9 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return ranks, (N,), that are lower for more resident warps and, in a tie, larger blocks. NaN if unknown."""
+    """Return the rank of each config, (N,). Configs with more resident warps and, in a tie, with larger blocks have
+    lower ranks. A rank is NaN if the occupancy is unknown.
+    """
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

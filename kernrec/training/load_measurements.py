@@ -75,7 +75,9 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of a kernel's model, by kernel. `RowGroup.beneath` contains the corrections."""
+    """Hash of the training data of each existing model for a single kernel whose corrections are in `RowGroup.beneath`,
+    keyed by kernel.
+    """
 
     @property
     def models_folder(self) -> Path:
@@ -183,9 +185,9 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read the rows of an op (None for all) whose columns have the `wanted` values (None for any), and count unused
-    rows by reason. Return the rows of each group, keyed by the JSON text of the config, and the rows of the table
-    `problem`, keyed by problem key.
+    """Read the measured rows of an op, or of all ops if it is None, whose columns have the `wanted` values. None stands
+    for any value. Count unused rows in `left_out`, keyed by reason. Return (rows, problems): the rows of each group,
+    keyed by the JSON text of the config, and the rows of the database's table `problem`, keyed by problem key.
     """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
@@ -222,8 +224,8 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return the clock in hertz during the run and the idle power in watts of each config, keyed by `_OF_CONFIG`:
-    medians at the GPU's default limits, or NaN if there are none.
+    """Return (clock in hertz during the run, idle power in watts) of each config, keyed by its values of the columns
+    `_OF_CONFIG`. Both are medians over measurements at the GPU's default limits, or NaN if they were not measured.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -268,7 +270,9 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that a model of only this kernel adds to log predictions, by head, or an empty mapping."""
+        """If there is a model for only this kernel, return the terms that it adds to the logarithms of predictions,
+        keyed by head. Otherwise return an empty mapping.
+        """
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -294,7 +298,7 @@ def _row_group(
     doubted: Counter[str],
 ) -> RowGroup | None:
     """Return the usable rows of a group with their model inputs, or None if no row is usable. Count unused rows and
-    energies in `left_out`, and rows with reduced weight in `doubted`, by reason.
+    energies in `left_out`, and rows with reduced weight in `doubted`, both keyed by reason.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
@@ -322,7 +326,7 @@ def _row_group(
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs, keyed by reason, given the indices of the usable configs."""
+    """Return the number of unusable configs, keyed by reason. `usable` contains the indices of the usable configs."""
     if len(usable) == len(configs):
         return {}
     space = table.space.at(problem)
@@ -344,7 +348,9 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """Return the model inputs of the configs that have a profile and can run on a problem, and their indices."""
+    """Return (inputs, indices): the model inputs of the configs that have a profile and can run on a problem, and the
+    indices of these configs.
+    """
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
@@ -353,7 +359,9 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Return the inputs of a kernel with unknown source, with the roofline as latency and the TDP as power."""
+    """Return model inputs for a kernel with unknown source. They predict the roofline's time as latency and the GPU's
+    TDP as power.
+    """
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

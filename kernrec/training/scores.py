@@ -22,7 +22,9 @@ def order_of(predicted: Array) -> Array:
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the best measured cost of all configs, divided by the best among the first `k` recommendations."""
+    """Return the best measured cost of all configs, divided by the best measured cost among the first `k`
+    recommendations.
+    """
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
@@ -32,8 +34,8 @@ def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return the fraction of configs that need not be measured, in the recommended order, to come within `near` of the
-    best.
+    """Return the fraction of configs that need not be measured to find one whose cost is at most the fraction `near`
+    above the best, if configs are measured in the recommended order.
     """
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
@@ -84,7 +86,9 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points (latency, energy) dominate up to `bound`. Ignore points beyond the bound."""
+    """Return the area that the points (latency, energy) dominate up to the point `bound`. Points beyond the bound are
+    ignored.
+    """
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -94,7 +98,9 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return the energy that config `chosen` saves and its slowdown, as fractions of the costs of config `baseline`."""
+    """Return (saving, slowdown): the energy that config `chosen` saves and its additional latency, as fractions of the
+    energy and latency of config `baseline`.
+    """
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 

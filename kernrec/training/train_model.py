@@ -76,7 +76,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
-        if unit.max() < 1:  # A single GPU or kernel cannot be held out.
+        if unit.max() < 1:  # If there is only one GPU or kernel, it cannot be held out.
             continue
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
@@ -117,7 +117,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return the distance of each row's features from those of the rows in the other folds, (N,)."""
+    """Return the distance, in feature space, of each row from the rows in the other folds, (N,)."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -133,8 +133,8 @@ def _transfer_predictions(
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
     """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
-    many rows, a random sample is used. Return log ratios (N,) by head, NaN if not predicted, and distances from the
-    training data (N,).
+    many rows, a random sample is used. Return (log ratios, distances): log ratios, (N,), keyed by head, NaN for rows
+    that were not predicted; and distances from the training data, (N,).
 
     Args:
         data: Dataset with N rows.
@@ -170,9 +170,9 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict the latency of each row by trees for unmeasured GPUs, trained without the row's GPU. Return log ratios
-    with NaN for rows that were not predicted, (N,), distances from the training data, (N,), and the fraction of
-    predicted differences that transfers.
+    """Predict the latency of each row by trees for unmeasured GPUs, trained without the row's GPU. Return (log ratios,
+    distances, fraction): log ratios, (N,), NaN for rows that were not predicted; distances from the training data,
+    (N,); and the fraction of predicted differences that transfers.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -207,7 +207,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # The kernel does not distinguish granularities of rows.
+            if key in above:  # Skip this level, because the group has no granularity of matrix rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -222,7 +222,9 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores on held-out rows, given log ratios that were predicted without the row's group."""
+    """Return the model's scores on held-out rows. `out_of_fold` contains log ratios that were predicted without the
+    row's group.
+    """
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -244,7 +246,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return the median latency errors of the trained and of the analytical model on held-out GPUs or kernels."""
+    """Return the median latency errors of the trained model and of the analytical model on held-out GPUs or kernels."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -256,7 +258,9 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the median errors of both models on held-out GPUs, after subtracting the mean error of each problem."""
+    """Return the median errors of the trained and the analytical model on held-out GPUs, after subtracting each
+    problem's mean error.
+    """
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)

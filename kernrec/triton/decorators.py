@@ -125,7 +125,7 @@ class _Then:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return the autotuner that called the pruning function, and the launch's number of positional arguments."""
+    """Return (autotuner that called the pruning function, number of the launch's positional arguments)."""
     frame = sys._getframe(2)
     while frame is not None:
         tuned = frame.f_locals.get("self")

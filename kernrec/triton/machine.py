@@ -16,12 +16,15 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum seconds of an energy measurement. If NVML updates rarely, it takes up to about `LONGEST_WINDOW_S`."""
+"""Minimum duration of an energy measurement in seconds.
+
+If NVML rarely updates its energy counter, a measurement takes up to about `LONGEST_WINDOW_S`.
+"""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Seconds of launches before an energy measurement, so that clocks and power settle."""
+"""Time in seconds during which launches run before an energy measurement, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Seconds of launches to submit between two reads of the energy counter."""
+"""Total duration in seconds of the launches to submit between two reads of the energy counter."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,11 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return torch's current GPU, or without torch the first visible GPU. None if NVML does not list it."""
+    """Return torch's current GPU.
+
+    If the process does not use torch, return the first visible GPU. Return None if there is no GPU or NVML does not
+    list torch's GPU.
+    """
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

@@ -136,7 +136,8 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    if dtype.itemsize == 1:  # Fill one expert at a time: float16 of all needs much memory.
+    # Fill the weights of one expert at a time, because float16 numbers for all experts need much memory.
+    if dtype.itemsize == 1:
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
             tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)

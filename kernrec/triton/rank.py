@@ -21,7 +21,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process, in which a launch during the import of a file is an error."""
+"""Value of KERNREC_TRITON in the ranking process. In this process, a launch during the import of a file is an error."""
 
 
 @dataclass(frozen=True)

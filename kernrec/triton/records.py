@@ -52,7 +52,10 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the objective in SI units: infinity for a failed config, NaN if it requires an unmeasured energy."""
+        """Return the value of the objective in SI units.
+
+        It is infinity if the config failed, and NaN if the objective requires the energy but it was not measured.
+        """
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -65,8 +68,8 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
     """Return the measurements of a tuning key in the user's database and pulled databases.
 
     Returns:
-        For each measurement: (`Trial.proposed` of its trial, or 0 if unknown; config under kernrec's tunable names;
-        result).
+        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed` of its trial, or 0 if it
+        is unknown. The config has kernrec's tunable names.
 
     Raises:
         UsageError: A database cannot be read.
@@ -85,7 +88,10 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median objective of one config: infinity if all results failed, NaN if its quantities are missing."""
+    """Return the median of the objective over the results of one config.
+
+    If no result has a value, return infinity if a result failed, and otherwise NaN.
+    """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 

@@ -69,7 +69,7 @@ class AutotunedLaunch:
         return content_hash([layers_of(self.tuned)[-1].cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """Return the kernel of this launch and the folder of its source file.
+        """Return (kernel of this launch, folder of its source file).
 
         The kernel is the one that `kernrec analyze` creates from a captured call file.
 
@@ -95,7 +95,10 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """Return the index in `configs` of a stored config with kernrec's tunable names, or None if there is none."""
+        """Return the index in `configs` of a stored config, or None if `configs` does not contain it.
+
+        The stored config has kernrec's tunable names.
+        """
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
@@ -270,7 +273,11 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Measure and store a config. Return times in milliseconds, or the value of another objective three times."""
+        """Measure a config, and store the result.
+
+        If the objective is the latency, return Triton's times in milliseconds. Otherwise, return the value of the
+        objective three times, because Triton expects three numbers.
+        """
         running = self._running
         if running is None:
             return [0.0] * 3  # Some releases of Triton measure even a single config.
@@ -310,7 +317,10 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return a one-line message if Triton could not compile a config, or None for other errors."""
+    """Return a one-line message if an error means that Triton could not compile a config.
+
+    Return None for any other error.
+    """
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):

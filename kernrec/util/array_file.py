@@ -32,7 +32,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode JSON values and arrays of numbers or booleans, both by name, as bytes that `unpack` can read."""
+    """Encode named JSON values and named arrays of numbers or booleans as bytes that `unpack` can read."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -51,7 +51,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     """Return the JSON values and the arrays that `pack` encoded. The arrays are read-only.
 
     Args:
-        data: Content of a file, or the result of `mapped`, of which only the pages that are used are read.
+        data: Content of a file, or the result of `mapped`. From a mapped file, only the pages that are used are read.
         intact: Whether to skip the checksum, because a larger checksum already covered these bytes.
 
     Raises:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""JSON values by name and arrays by name, as for `array_file.pack`."""
+"""(JSON values, arrays), the arguments of `array_file.pack`. Both mappings are keyed by name."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:

@@ -32,7 +32,8 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Describe in one line the compiler that built the engine, or why the engine is missing."""
+    """Return one line of text that describes the compiler that built the engine. If the engine is missing, the line
+    states why."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"

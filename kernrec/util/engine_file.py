@@ -17,7 +17,8 @@ _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the C++ files in a checkout of kernrec. The result is empty in an installed package."""
+    """Return the paths of the engine's C++ files in a checkout of kernrec. The result is empty if kernrec is an
+    installed package."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
@@ -31,7 +32,8 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine, or None if there is none for the checkout's sources."""
+    """Return the path of the compiled engine. Return None if no engine was compiled from the present C++ files of the
+    checkout."""
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

@@ -28,7 +28,7 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
-        title: Name of the file, for messages. By default, the path.
+        title: Name of the file to show in messages. By default, its path.
 
     Raises:
         UsageError: The path leads to a pipe, a device or a socket.
@@ -47,7 +47,7 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
     """Return the content of a regular file of at most `most_bytes` bytes.
 
     Args:
-        title: Name of the file, for messages. By default, the path.
+        title: Name of the file to show in messages. By default, its path.
 
     Raises:
         UsageError: The path leads to a pipe, a device or a socket, or the file is too large.
@@ -189,7 +189,8 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
     Args:
         path: Path of the folder, from `new_scratch_path`. By default, a new path.
-        beside: Another such path, which a later program deletes together with the folder if this program is killed.
+        beside: Another path from `new_scratch_path`. If this program is killed, a later program deletes this path
+            together with the folder.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
@@ -242,7 +243,8 @@ def _remove(folder: Path) -> None:
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 of files in hexadecimal, from their paths relative to `root` and contents, in any order."""
+    """Return one SHA-256 hash, in hexadecimal, of the contents of several files and their paths relative to `root`. The
+    order of `files` does not matter."""
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

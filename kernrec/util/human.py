@@ -117,12 +117,13 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""For other tunables, by name: prefix, and the value that is not printed. Switches print only the prefix."""
+"""(prefix, value that is not printed) for tunables that are not in `SIZES`, keyed by the tunable's name. If the tunable
+is a switch, only the prefix is printed."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Format a config in its short form (see the module's docstring). Groups of sizes come first."""
+    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`. The groups in `SIZES` come first."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -137,7 +138,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (code, description) for the parts of a short config, such as ("wNxN", "warp_m x warp_n")."""
+    """Return (code, description) for each part of a config's short form, such as ("wNxN", "warp_m x warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:
@@ -160,7 +161,7 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a row that contains nested mappings, and put `prefix` before each key.
+    """Convert a row of nested mappings to a row of plain values, and put `prefix` before each key.
 
     The keys of a nested mapping become `outer.inner`. An interval becomes two columns with `_low_` and `_high_` in
     their names. Configs and lists become text.

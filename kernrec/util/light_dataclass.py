@@ -57,7 +57,8 @@ class _LaterFields:
     """Placeholder for the fields of a class. When they are first used, the standard decorator creates them."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """Prepare the class. The argument `described` has the fields that it defines with `field(...)`, by name."""
+        """Create the placeholder for the fields of `cls`. The argument `described` contains those fields of the class
+        that are defined with `field(...)`, keyed by field name."""
         self.cls, self.described = cls, described
         for name, field in described.items():
             if field.default is dataclasses.MISSING:
@@ -141,7 +142,8 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the defaults of the fields that have no argument. Raise `TypeError` for a missing or unknown argument."""
+    """Return the default values of the fields for which the caller passed no argument. Raise `TypeError` if an argument
+    is unknown, or if a field has neither an argument nor a default."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

@@ -40,7 +40,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Prevent Python processes started in the `with` block from importing modules from the working folder."""
+    """Prevent Python processes that start in the `with` block from importing modules from their working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -77,7 +77,7 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """On Linux, let the operating system kill this process when its parent ends."""
+    """Let the operating system kill this process when its parent process ends. This has an effect only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -161,8 +161,9 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 """Landlock rights that a rule for a single file, as opposed to a folder, may grant."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""All rights on files that a version of Landlock supports. Version 5 also controls devices, which is not used here."""
-_NETWORK = 0b11  # Rights to bind and connect TCP sockets, since version 4.
+"""Bit mask of all rights on files that Landlock supports, keyed by the version of Landlock. Version 5 also controls
+devices, which kernrec does not use."""
+_NETWORK = 0b11  # Rights to bind and connect TCP sockets, which Landlock controls since version 4.
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # Numbers of the system calls, which are the same on x86-64 and aarch64.
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -238,7 +239,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# Number of new objects between collections, instead of Python's 700. Larger values are not faster.
+# Number of new objects after which Python collects garbage, instead of the usual 700. Larger values are not faster.
 _COLLECT_AFTER = 10_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30

@@ -19,7 +19,8 @@ _BIAS = 127
 
 @lru_cache(None)
 def _magnitudes(kind: str) -> Array:
-    """Return the values of all codes with a positive sign as float32, in the order of the codes."""
+    """Return the numbers (float32) that the codes of a format represent, in the order of the codes. Only codes with a
+    positive sign are included."""
     if kind == "f4e2m1":
         return np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
     codes = np.arange(128)

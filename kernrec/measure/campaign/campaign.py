@@ -75,16 +75,19 @@ class _ProblemRun:
 
 @dataclass(frozen=True)
 class _Phase:
-    """One phase of measuring a problem, such as screening: its end, and the counts for progress reports."""
+    """One phase of measuring a problem, such as screening.
+
+    It holds the time at which the phase ends, and the counts for progress reports.
+    """
 
     until_s: float
     """Time at which the phase ends, on the campaign's clock."""
     count: int | None = None
     """Number of measurements to make; None for all. The remaining scheduled configs are only compiled in advance."""
     done_before: int = 0
-    """Number of measurements that the campaign has already made in this tier."""
+    """Number of measurements that the campaign has already made in the tier of this phase."""
     total: int | None = None
-    """Total number of measurements in this tier; None if it is the number of scheduled measurements."""
+    """Total number of measurements in the tier of this phase; None if it is the number of scheduled measurements."""
 
 
 class Campaign:
@@ -137,7 +140,11 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield each problem, a list with the next one (if known), and the number of problems left with this one."""
+        """Yield (problem, following, left) for each problem.
+
+        `following` contains the next problem, and `left` is the number of remaining problems, including this one. If
+        the problems come from a lazy iterator, `following` is empty and `left` is 1.
+        """
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -230,7 +237,7 @@ class Campaign:
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen up to `most` configs before `until_s`. Return the measurements to repeat because of drift."""
+        """Screen up to `most` configs before `until_s`. Return the measurements to repeat because the GPU drifted."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
@@ -276,7 +283,11 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove and return the first measurement whose code is compiled, or wait a little and return None."""
+        """Remove the first waiting measurement whose code is compiled, and return (measurement, compiled variant).
+
+        If no code is compiled yet, wait at most 0.2 seconds and return None. If the measurements need no compiled code,
+        the variant is None.
+        """
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):

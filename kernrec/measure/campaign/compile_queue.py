@@ -35,7 +35,7 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the most recently wanted tasks in order. Each thread drives one compiling process.
+    """Queue that compiles the tasks of the latest call of `want`, in order. Each thread drives one compiling process.
 
     At most `VARIANTS_AHEAD` compiled variants wait to be measured.
     """
@@ -62,7 +62,10 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return a task's compiled variant, or None if there is none yet. Raise the error if the process failed."""
+        """Return a task's compiled variant, or None if the task is not compiled yet.
+
+        If compiling stopped because of an error, raise this error.
+        """
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -116,7 +119,9 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, with the dynamic shared memory of its launches added.
+    """Return the properties of a task's code.
+
+    The amount of shared memory includes the dynamic shared memory of the launch that needs most.
 
     Raises:
         MeasurementFailure: The code did not compile, or cannot be launched with this config.

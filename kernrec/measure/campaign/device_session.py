@@ -34,7 +34,10 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' costs with those at the start of the session or after the last drift."""
+    """Comparison of the reference kernels' current costs with their baseline costs.
+
+    The baseline was measured at the start of the session or, if the GPU has drifted since then, after the last drift.
+    """
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
@@ -45,7 +48,7 @@ class DriftMonitor:
         """Latest energy divided by the energy at the session's start, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Return a description of all changes beyond the limits, or None if there are none."""
+        """Return a description of the cost changes that exceed the limits for drift, or None if no change does."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -126,7 +129,10 @@ class DeviceSession:
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker, open the device, probe its sensors if no probe is cached, and return notes for users."""
+        """Start the worker and open the device. Return notes for the user.
+
+        If no probe of the device's sensors is cached, probe them.
+        """
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -135,7 +141,8 @@ class DeviceSession:
                 self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
                 save_probe(self.info, self.probe)
             self.traits = self.probe.traits
-            self.client.add_to_opening(traits=vars(self.traits))  # Later worker processes need the traits, too.
+            # If the worker process is restarted, the new process needs the traits, too.
+            self.client.add_to_opening(traits=vars(self.traits))
             self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
         notes = []
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
@@ -191,7 +198,7 @@ class DeviceSession:
         return answer["references"], GpuSettings(**answer["settings"])
 
     def take_settings(self, settings: GpuSettings) -> None:
-        """Store the GPU's new settings, for later rows and comparisons."""
+        """Store the GPU's new settings, to record them in later rows and to compare later settings with them."""
         self.info = replace(self.opened_info, settings=settings)
 
     def refresh_idle_power(self) -> None:
@@ -258,13 +265,18 @@ class BlockControl:
         self._started_s: float | None = None  # time at which the first block began
         # time at which the reference kernels' energy was last measured, which takes seconds
         self._energy_checked_s = 0.0
-        self._energy_unchecked = False  # whether configs have been measured with energy since then
+        self._energy_unchecked = False  # whether configs have been measured with energy since that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block. Return how the GPU drifted or its settings changed, or None."""
+        """Run the reference kernels and begin a block.
+
+        If the GPU has drifted or its settings have changed, return a description of the change; otherwise return None.
+        """
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        if self.drift.drifted(costs):  # The GPU may only be warm from heavy load, so a second run decides.
+        # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
+        # second result.
+        if self.drift.drifted(costs):
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
         if with_energy:
@@ -289,7 +301,11 @@ class BlockControl:
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one. Return the measurements to repeat, at most once, if the GPU drifted."""
+        """End the block and begin the next one. Return the measurements of the block that must be repeated.
+
+        They must be repeated if the GPU drifted or its settings changed during the block. No measurement is repeated
+        twice.
+        """
         number, items = self.present.number, self.present.items
         if not items:
             return []

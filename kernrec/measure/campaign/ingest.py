@@ -29,7 +29,10 @@ _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` if rows cannot be added to a database or the clock is wrong, before anything is measured."""
+    """Raise `UsageError` if rows cannot be added to a database or this machine's clock is wrong.
+
+    A campaign calls this function before it measures anything.
+    """
     now = datetime.now(UTC)
     if not is_possible(now):
         raise UsageError(
@@ -99,7 +102,7 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """Return the measurements of a problem that one particular GPU made with the current protocol or replayed.
+    """Return the measurements of a problem that one particular GPU made with the current protocol or in a replay.
 
     Args:
         database: Path of the database, which may not exist.
@@ -112,7 +115,7 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: 
 
 
 def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the valid measurements of a problem on a GPU model, made with the current protocol or replayed.
+    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay.
 
     Args:
         database: Path of the database, which may not exist.
@@ -134,7 +137,7 @@ def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """Return the measurements that a list of journal records contains, without invalid records.
+    """Return the measurements in a list of journal records. Invalid records are skipped.
 
     A record of a measurement is `{"row": columns}` (`Measurement.as_json`). A record of the end of a block is
     `{"closed": block, "session": session}` or, if the GPU drifted, `{"drifted": block, "session": session, "error":
@@ -167,6 +170,9 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record states that the block has ended in the way `how`; otherwise None."""
+    """Return (session, block) if a record states that a block has ended; otherwise return None.
+
+    `how` is the kind of end to look for: `closed` or, for blocks during which the GPU drifted, `drifted`.
+    """
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock. A process that only reads who holds the lock takes it for a moment."""
+"""Seconds to wait for the lock. A process that only checks who holds the lock takes the lock for a moment."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions that a damaged file causes: Python may also fail to decode its names or to represent its numbers."""
 
@@ -108,8 +108,8 @@ class Journal:
             ended_only: Whether to skip measurements of blocks that have not ended.
 
         Returns:
-            The numbers of the measurements, for `delete`, and a list of records: the measurements, then the ends of
-            blocks.
+            (numbers, records). The numbers identify the measurements in calls of `delete`. The records are the
+            measurements, followed by the records that state how their blocks ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -126,7 +126,10 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete measurements by number, and the end records of blocks without remaining measurements."""
+        """Delete the measurements with the given numbers.
+
+        If no measurement of a block remains, also delete the record that states how the block ended.
+        """
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -178,7 +181,7 @@ class Waiting:
 
     measurements: int
     holder: str | None
-    """Process that is writing to the database, such as `PID 123 since ...`, or None if there is none."""
+    """Process that is writing to the database, such as `PID 123 since ...`; None if no process is writing."""
 
 
 def waiting_measurements(database: Path) -> Waiting:
@@ -241,7 +244,10 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement). The record may be damaged."""
+    """Return (session, block, whether the record is a measurement).
+
+    If the record is damaged, the session or the block may be None.
+    """
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -251,7 +257,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Return a record as it was appended, or an invalid measurement if it is damaged."""
+    """Return a stored record in the form in which it was appended. If it is damaged, return an invalid measurement."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

@@ -201,7 +201,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
     tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
     if options.drawn:
         probability = len(tasks) / len(order)
-        # Measure energy for the whole sample, so that it is a random sample for energy, too.
+        # Measure the energy of the whole sample, so that the measured energies are a random sample, too.
         return PlannedProblem(
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )
@@ -212,7 +212,10 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Fill in missing (NaN) predictions in seconds, shape (tasks,), or return None if all are missing."""
+    """Replace missing predictions (NaN) by estimates, and return all predictions in seconds, shape (tasks,).
+
+    Return None if all predictions are missing.
+    """
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -231,15 +234,24 @@ class _Ranking:
     kernels: tuple[Kernel, ...]
     spaces: tuple[Space, ...]
     order: list[tuple[float, int, int]]
-    """Predicted seconds (or a huge number), index of the kernel, and row in the kernel's space of each config."""
+    """(predicted seconds, index of the kernel, row in the kernel's space) of each config.
+
+    For configs without a prediction, the seconds are a random number of at least `_UNPREDICTED`.
+    """
     baseline: dict[str, int] | None
-    """Config whose output others must reproduce (the first that can run, if possible with a profile), or None."""
+    """Config whose output all other configs must reproduce; None if an op or a spec defines the result.
+
+    It is the first config that can run, if possible one with a profile.
+    """
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank the configs of all kernels that compute a problem, or of `only`. Raise `UsageError` if none can run."""
+        """Rank the configs of the kernel `only` or, if it is None, of all kernels that compute a problem.
+
+        Raise `UsageError` if no config can run.
+        """
         from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
@@ -290,7 +302,10 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Existing measurements of the batch, used only on a cluster: a local campaign reads them from the database."""
+    """Measurements of the batch that exist already.
+
+    They are used only on a cluster, because a local campaign reads them from the database.
+    """
 
 
 class Chooser:
@@ -335,5 +350,5 @@ class Chooser:
         """
 
     def outcome(self) -> object:
-        """Return the strategy's result (`Refined` or `Searched`), or None if there are only measurements."""
+        """Return the strategy's result (`Refined` or `Searched`), or None if measurements are its only result."""
         return None

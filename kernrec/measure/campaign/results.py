@@ -52,7 +52,7 @@ class CampaignBudget:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """Effort and budget of a campaign, and the origin that is stored in its rows."""
+    """Effort and budget of a campaign, and the origin that is stored with each of its measurements."""
 
     session: str
     """Name of the campaign in its rows."""
@@ -131,7 +131,10 @@ class ProblemResult:
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Merge the visits to each problem into one result. `earlier` counts measurements before the first visit."""
+    """Merge the results of all visits to a problem into one result per problem.
+
+    In the merged result, `earlier` counts the measurements that existed before the first visit.
+    """
     merged: dict[tuple[str, str], ProblemResult] = {}
     for each in results:
         before = merged.setdefault((each.name, each.problem), each)

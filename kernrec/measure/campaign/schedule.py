@@ -33,7 +33,10 @@ class Schedule:
     """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Create a schedule. `draw` serves only this problem, so that choices do not depend on other problems."""
+        """Create a schedule.
+
+        The random generator `draw` is used only for this problem, so that choices do not depend on other problems.
+        """
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
         self._history = history
@@ -46,7 +49,11 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return the configs to screen, first those to repeat, and how many to measure before the next call."""
+        """Return (measurements, count) for the configs that are left to screen.
+
+        Configs that were measured only in blocks that never ended come first. After `count` measurements, call this
+        method again, because the search may choose other configs.
+        """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
         of_open_blocks = [
@@ -58,7 +65,10 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return the indices of unmeasured configs, in order, and how many of these to measure before the next call."""
+        """Return (indices, count) for the unmeasured configs.
+
+        The indices are in measuring order. After `count` measurements, call this method again.
+        """
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -68,7 +78,7 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the next coarse energy measurements; with `EnergyRule.GUIDE`, only a few at a time."""
+        """Return the next measurements in the coarse tier. With `EnergyRule.GUIDE`, return only a few at a time."""
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
             return []
@@ -83,7 +93,10 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs that may be on the Pareto front. `ran` holds seconds per launch, keyed by config index."""
+        """Return the indices of the configs whose energy to measure next, because they may be on the Pareto front.
+
+        `ran` holds the seconds per launch of each config that has run, keyed by config index.
+        """
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -93,10 +106,10 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return the final measurements of at most `count` configs near the Pareto front of latency and energy, in
-        rounds.
+        """Return the final measurements of at most `count` configs near the Pareto front of latency and energy.
 
-        For kernels without energies, whose inputs are renewed for every launch, the fastest configs are measured.
+        Each config is measured in several rounds. If no energies are known, for example because a kernel's inputs are
+        renewed for every launch, the fastest configs are measured.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -114,7 +127,10 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return the indices of the configs that have both costs at lower tiers, and the costs."""
+        """Return (indices, first costs, second costs) of the configs for which both costs were measured.
+
+        Only measurements in the tiers below the final tier count.
+        """
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):

@@ -22,11 +22,17 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of the terms of a sum (16-bit weights, or both factors of a tf32 product), by dtype."""
+"""Unit roundoff of the terms of a sum, keyed by dtype.
+
+The terms are 16-bit weights, or products whose two factors are rounded to tf32.
+"""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""Unit roundoff of attention's weights, by dtype of the inputs, if it differs from the output's."""
+"""Unit roundoff of attention's weights, keyed by dtype of the inputs, where it differs from the output's."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums, if not f32's, by dtype of the factors (Hopper: arXiv 2412.19437, section 3.3.2)."""
+"""Unit roundoff of partial sums that are less precise than f32, keyed by dtype of the factors.
+
+The value for Hopper is from arXiv 2412.19437, section 3.3.2.
+"""
 _LARGEST_DEVIATIONS = 8.0
 """Largest tolerated error, in standard deviations. The largest of 10^9 normally distributed errors is about 6."""
 _OTHER_ROUNDINGS = 16
@@ -50,8 +56,9 @@ def tolerance(problem: Problem) -> float:
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     """Return, for each output, the largest error that counts as correct; 0 if the output must be equal.
 
-    The tolerance in a kernel's spec is used if there is one. Otherwise, integers must be equal, and floating-point
-    numbers may differ by rounding, also of the expected output if another config computed it.
+    If the kernel's spec states a tolerance, this tolerance is used. Otherwise, integers must be equal, and
+    floating-point numbers may differ by rounding errors. If another config computed the expected output, its rounding
+    errors are included.
 
     Args:
         problem: Problem with the outputs.
@@ -107,14 +114,14 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     Args:
         stored: Output as a kernel left it in memory; a flat array of the module `xp`.
         dtype: Data type of the output.
-        expected: Expected elements, in the form of `values`. NaN marks an element that is not compared, because the
-            config that computed the expected output did not write it.
+        expected: Expected elements, in the form that `values` returns. NaN marks an element that is not compared,
+            because the config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
         allowed: Largest error that counts as correct.
         reference: Source of `expected`, as stored in rows.
 
     Returns:
-        Largest error of an element, and the number of elements that were not written.
+        (largest error of an element, number of elements that were not written).
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
@@ -150,7 +157,10 @@ class ProblemBuffers:
     """Tensors of a problem in GPU memory. Launches use several copies in turn, so that L2 holds no old data."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate the tensors with their `initial` contents on the host. `l2_bytes` determines how many copies."""
+        """Allocate the tensors, and fill them with their `initial` contents, which are in host memory.
+
+        The number of copies depends on the size of L2, `l2_bytes`.
+        """
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -172,7 +182,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Set the expected outputs, in the form of `values`."""
+        """Set the expected outputs, in the form that `values` returns."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -181,7 +191,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoring, in the first copy, of each tensor that launches both read and change."""
+        """Queue the restoration of all tensors of the first copy that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -199,7 +209,7 @@ class ProblemBuffers:
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
         """Queue the preparation of the first copy and the workspaces for a checked launch.
 
-        Outputs and workspaces are filled with a byte that shows elements which are not written.
+        Outputs and workspaces are filled with a byte that reveals elements which a launch does not write.
         """
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
@@ -210,7 +220,7 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs in the first copy, in the form of `values`.
+        """Return the outputs in the first copy, in the form that `values` returns.
 
         Raises:
             MeasurementFailure: An output has no element that was written and is a number.

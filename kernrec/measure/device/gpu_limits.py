@@ -100,7 +100,10 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits in a GPU's journal, and clear the journal. If the driver refuses, keep it and return False."""
+    """Restore the limits that a GPU's journal contains, and clear the journal.
+
+    If the driver refuses to restore a limit, keep the journal's content and return False. Otherwise, return True.
+    """
     entry = journal.read()
     if entry is None:
         return True

@@ -107,7 +107,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the columns that describe the device. `idle_w` is the idle power in watts, if it was measured."""
+        """Return the row columns that describe the device. `idle_w` is the idle power in watts, if it was measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -167,16 +167,25 @@ class LoadedConfig(Protocol):
     footprint_bytes: int
     """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
-    """Whether a launch changes data that affect its time and so needs fresh inputs. Energy is then not measured."""
+    """Whether a launch changes data that affect its time, so that every launch needs fresh inputs.
+
+    If so, energy is not measured.
+    """
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected ones. Return None if times are only recorded."""
+        """Launch once, and compare the outputs with the expected ones.
+
+        Return None for a config of a recording, which contains times but no outputs.
+        """
 
     def times(self, launches: int) -> list[float]:
         """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
 
     def back_to_back(self, launches: int) -> float:
-        """Return the mean seconds per launch without gaps, with buffer copies that together exceed L2."""
+        """Return the mean seconds per launch if launches follow each other without gaps.
+
+        Successive launches use different copies of the buffers, which together exceed L2.
+        """
 
     def submit(self, launches: int) -> None:
         """Queue launches. Successive launches use copies of the buffers in turn."""
@@ -188,7 +197,10 @@ class LoadedConfig(Protocol):
         """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for queued launches, delete the time stamps, and return the seconds between first and last."""
+        """Wait for queued launches, and return the seconds between the first and the last time stamp.
+
+        All time stamps are then deleted.
+        """
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -206,7 +218,11 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config, and prepare the problem of an op. The problem of a spec must be prepared already."""
+        """Load a config.
+
+        If an op defines the problem, also prepare the problem. If a kernel's spec declares the problem, the problem
+        must be prepared already.
+        """
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

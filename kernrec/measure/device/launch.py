@@ -169,13 +169,13 @@ class ConfigLaunches:
     """Launches of one config, and the objects in GPU memory that they need."""
 
     sequences: list[list[DeviceLaunch]]
-    """Kernel launches that compute the problem once, for each copy of the buffers."""
+    """For each copy of the buffers, the kernel launches that compute the problem once."""
     footprint_bytes: int
     """Size of the inputs and outputs of one computation, in bytes."""
     keep_alive: Any = None
     """Objects that must not be freed before the launches are."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces by name. All computations share them."""
+    """Workspaces, keyed by tensor name. All computations share them."""
     renewed: bool = False
     """Whether each computation needs fresh inputs (`LoadedConfig.renewed`)."""
 

@@ -23,12 +23,12 @@ from kernrec.util.files import try_lock
 
 @dataclass(frozen=True)
 class LimitsEntry:
-    """Content of a GPU's file: what must be undone to restore the GPU's limits."""
+    """Content of a GPU's limits file: the changes that must be undone to restore the GPU's limits."""
 
     power_limit_w: float | None
     """Power limit in watts to restore; None if the limit was not changed."""
     sm_clock_hz: float | None
-    """Clock in Hz to which kernrec has locked the GPU until the end, or None if it was not locked."""
+    """Clock in Hz to which kernrec has locked the GPU; None if kernrec has not locked the clock."""
 
 
 class LimitsJournal:
@@ -77,7 +77,10 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse the content of a file. Return None for an incomplete entry, whose writer ended before it set a limit."""
+    """Parse the content of a limits file.
+
+    Return None for an incomplete entry, because the process that wrote it ended before it set a limit.
+    """
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):
@@ -180,7 +183,7 @@ def is_named(name: str, gpu: LocalGpu) -> bool:
 
 
 def gpu_of_slice(uuid: str) -> str:
-    """Return the UUID of the GPU to which a MIG slice belongs. Raises `NoGPUError` if there is none."""
+    """Return the UUID of the GPU to which a MIG slice belongs. Raise `NoGPUError` if the slice does not exist."""
     nvml = library()
     try:
         handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(uuid))

@@ -172,7 +172,10 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key, or None. The specs of `kernels` (`Database.kernels`) may declare it."""
+    """Return the problem with a key, or None if neither an op nor the spec of a kernel declares the problem.
+
+    `kernels` are the kernels in the database (`Database.kernels`).
+    """
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels

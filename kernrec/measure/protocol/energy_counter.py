@@ -20,7 +20,10 @@ WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid. `SwPowerCap` is only a setting."""
+"""Clock event reasons that make a measurement invalid.
+
+`SwPowerCap` is not among them, because it only shows that the GPU has reached its power limit, which is a setting.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def is_trusted(ratio: float | None) -> bool:
     """Return whether an energy counter agrees with the power sensor.
 
     Args:
-        ratio: Counter's energy divided by the integral of power. None (not comparable) counts as agreement.
+        ratio: Counter's energy divided by the integral of power. None, if they cannot be compared, counts as agreement.
     """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 

@@ -67,7 +67,7 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of the smallest and of the largest of `n` samples are outside the median's 90 % interval.
+    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval.
 
     The result is None if there are too few samples. The number of samples below the median is binomial(n, 1/2) for any
     distribution (Conover, Practical Nonparametric Statistics, section 3.2).
@@ -82,17 +82,27 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the normal approximation of binomial(n, 1/2) at k: in the exact formula, 2^-n underflows for large n."""
+    """Return the probability of k under binomial(n, 1/2), approximated by a normal distribution.
+
+    The exact formula cannot be used, because 2^-n underflows for large n.
+    """
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether `least` samples exist, and the median's interval has a relative half-width below `half_width`."""
+    """Return whether the samples determine the median precisely enough.
+
+    There must be at least `least` samples, and the relative half-width of the median's interval must be below
+    `half_width`.
+    """
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether a config's median exceeds `factor` times the best, so that more samples would be wasted."""
+    """Return whether a config's median latency exceeds `factor` times `best_s`, the lowest latency so far.
+
+    If it does, more samples would be wasted.
+    """
     return best_s is not None and float(np.median(samples)) > factor * best_s
 
 
@@ -133,7 +143,9 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
-"""Seconds of (coarse, final) energy windows by GPU generation, long enough for the sensors' period and averaging.
+"""Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
+
+The windows are long enough for the period in which the sensors are updated and averaged.
 
 Source: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """
@@ -207,7 +219,10 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Measure a config once. Return the report and, if lowered clocks make it invalid, why they were lowered."""
+    """Measure a config once. Return (report, reason).
+
+    If lowered clocks make the report invalid, `reason` states why they were lowered; otherwise it is None.
+    """
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -357,7 +372,10 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock measured by a kernel, if any."""
+    """Return the GPU's state during a measurement.
+
+    `clock_hz` is the mean SM clock that a kernel measured; None if it was not measured.
+    """
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

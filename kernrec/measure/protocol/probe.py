@@ -41,7 +41,10 @@ class Probe:
     call_s: float
     """Seconds that one reading of all sensors takes."""
     tick_s: float | None
-    """Seconds between two updates of the energy counter; None without a counter or with too few updates under load."""
+    """Seconds between two updates of the energy counter.
+
+    None if the GPU has no energy counter, or if the counter had too few updates under load.
+    """
     lag_s: float | None
     """Seconds from the start of a load until the energy counter shows it, including the time in which power rises."""
     ratio: float | None
@@ -157,7 +160,7 @@ def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | No
 def _bend(
     idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
 ) -> float:
-    """Return the time at which the lines through the counter's readings without and with load intersect."""
+    """Return the time at which two lines intersect: through the energy counter's readings when idle, and under load."""
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
     assert idle_ticks is not None  # Both lists have enough updates here.
     assert load_ticks is not None

@@ -46,7 +46,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
     Args:
         piece: basic blocks of the piece.
-        runs: executions of each basic block by each warp, (basic blocks, warps).
+        runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
@@ -60,12 +60,13 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the clocks or waits of the slowest warp of each phase, summed over the phases.
+    """For each phase, find the warp that needs the most clock cycles or waits most often. Return the sum of these
+    maxima.
 
     Args:
         function: The kernel.
         pieces: Basic blocks of the kernel. Blocks that the assembler merges form one group.
-        by_warp: For each piece, the clocks or waits of each warp, (warps,).
+        by_warp: For each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -105,7 +106,7 @@ def overlapped_waits(
     Args:
         function: the kernel.
         pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
-        waited: for each piece, the number of waits of all warps.
+        waited: for each piece, the total number of waits of all warps.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     phases = barrier_phases(function)
@@ -194,7 +195,8 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Yield parts of at most `length` instructions of a basic block, with their fraction of machine instructions."""
+    """Split a basic block into parts of at most `length` PTX instructions. Yield (PTX instructions, machine
+    instructions) of each part. The machine instructions are the part's share of `issue`, keyed by class."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -77,7 +77,8 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Return the branches and memory accesses that depend on data, in text order. The function caches them."""
+    """Return the branches and memory accesses that depend on data, in text order. The result is cached in the
+    function."""
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -201,7 +202,7 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the pointers through which a kernel reads global memory, and those through which it writes global memory.
+    """Return (pointers through which a kernel reads global memory, pointers through which it writes global memory).
 
     A pointer is the name of a parameter or variable. The result is None if the origin of an address is unknown.
 
@@ -231,7 +232,8 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables on which an instruction's addresses are based, or None if unknown."""
+    """Return the parameters and variables on which an instruction's addresses are based. If the origin of an address is
+    unknown, return None."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

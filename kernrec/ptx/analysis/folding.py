@@ -57,7 +57,8 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Map each register of `named` to the registers with a different value while its value is still needed."""
+    """Map each register of `named` to the registers that have a different value while the register's value is still
+    needed."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -87,7 +88,8 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function without calls: none if it is folded.
+    """Return the machine instructions of each PTX instruction of a function without calls. A PTX instruction that is
+    folded into another one has none.
 
     Args:
         function: The function.
@@ -242,7 +244,8 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Absorb one of `opcodes` that computes an operand and whose result nothing else reads."""
+        """Fold an instruction that computes an operand into this instruction, if its opcode is one of `opcodes` and
+        nothing else reads its result."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -294,7 +297,9 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of moving a literal factor to a register, once per block: IMAD.WIDE accepts one constant."""
+        """Return the cost of moving the literal factor of a product to a register. This is necessary if the sum also
+        has an operand in constant memory, because IMAD.WIDE accepts only one constant. The cost is counted once per
+        basic block and literal."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)

@@ -1,5 +1,5 @@
-"""Find buffers that contain indices into other buffers, because a value loaded from them is part of another access's
-address.
+"""Find buffers that contain indices into other buffers. A buffer contains indices if a value that is loaded from it is
+part of the address of another memory access.
 
 In `x[index[i] * c + j]`, the buffer `index` contains indices into `x` in steps of `c` elements. Row offsets of a sparse
 matrix, as in `for (j = offsets[r]; j < offsets[r + 1]; ++j) x[j]`, are distinguished from other indices, because the
@@ -20,8 +20,8 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""Distance in bytes between the elements of neighboring indices: a number, and the names of the parameters by which it
-is multiplied."""
+"""Distance in bytes between the elements that consecutive indices select, as (number, names of kernel parameters). The
+distance is the product of the number and the values of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Map each parameter of a kernel that points to a buffer of indices to a description of these."""
+    """Return an `Index` for each kernel parameter that points to a buffer of indices, keyed by parameter name."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)
@@ -90,7 +90,7 @@ def _value(operand: Operand, values: Mapping[str, _Value]) -> _Value:
 
 
 def _follow(ins: Instruction, function: Function, values: dict[str, _Value]) -> None:
-    """Add the origin of an instruction's result to `values`."""
+    """Record in `values` how an instruction computes its result."""
     if not ins.results:
         return
     result = _result(ins, function, values)

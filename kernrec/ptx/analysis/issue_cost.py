@@ -51,7 +51,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # These become FHADD and FHFMA, which read halves on the f32 pipe from sm_100.
+        return (("fma32", 1),)  # From sm_100 on, these are FHADD and FHFMA on the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
@@ -127,7 +127,8 @@ _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a wmma operation: as many `mma` as cover its shape, or accesses of 4 bytes per lane."""
+    """Return the cost of a `wmma` instruction. A multiplication costs as many `mma` instructions as cover its shape. A
+    load or store costs one access for every 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -199,11 +200,11 @@ _WGMMA_COLUMNS_PER_CLK = 2
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum clocks of a warp in a basic block: its longest dependency chain, but at least one per
-    instruction.
+    """Return the minimum number of clock cycles that a warp needs for a basic block. This is the latency of the longest
+    dependency chain, but at least one clock cycle per instruction.
 
-    Loads from global memory count as 0 clocks, because their latency depends on the caches (`dependence.load_depths`
-    counts them).
+    Loads from global memory count as 0 clock cycles, because their latency depends on the caches
+    (`dependence.load_depths` counts them).
     """
     ready: dict[str, int] = {}  # register -> clock at which its value is available
     last, issued = 0, 0
@@ -254,7 +255,7 @@ _DOUBLE = {
     "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
     "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
 }
-# For 32-bit values that are not literals: quotient signed, unsigned; remainder signed, unsigned.
+# Costs of dividing 32-bit integers by a value that is not a literal.
 _INTEGER = {
     ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
     ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
@@ -284,7 +285,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions of a PTX instruction for which `classify` is imprecise, else None."""
+    """If `classify` is imprecise for a PTX instruction, return its machine instructions. Otherwise, return None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

@@ -57,7 +57,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
 
 
 def _under(function: Function, position: int) -> range:
-    """Return the range of instructions that only some threads execute if a branch diverges."""
+    """Return the indices of the instructions that only some threads execute if the branch at `position` diverges."""
     label = function.instructions[position].operands[0]
     target = function.labels.get(label.name, position) if isinstance(label, Symbol) else position
     return range(target, position) if target <= position else range(position + 1, target)
@@ -67,14 +67,14 @@ _MOST_PREDICATED = 8
 """Maximum number of machine instructions that the assembler executes under predicates instead of branching
 over them."""
 _MOST_PREDICATED_LOADING = 20
-"""The same maximum for code that loads from global memory. It is higher, because a branch would delay the load. Both
-limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5 for sm_75,
-sm_86, sm_90 and sm_120."""
+"""Value of `_MOST_PREDICATED` for code that loads from global memory. It is higher, because a branch would delay the
+load. Both limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5
+for sm_75, sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of branches in one piece of machine code whose predicates are needed until a load has finished. A
-thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use
-one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon as they are
-issued, so ptxas 13.5 keeps sixteen such loads in flight."""
+"""Maximum number of branches in one piece of machine code whose predicates must be kept in registers until a load has
+finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
+assumed to use one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon
+as they are issued, so ptxas 13.5 keeps sixteen such loads in flight."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
@@ -85,7 +85,8 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Return the machine instructions by class of each basic block of a function without calls. It caches them."""
+    """Return the machine instructions by class of each basic block of a function without calls. The result is cached in
+    the function."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -142,7 +143,8 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the conditional branch at the end of a basic block, or None without one."""
+    """Return the target block of the conditional branch at the end of a basic block. If the basic block does not end
+    with a conditional branch, return None."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -164,7 +166,8 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return blocks whose conditional branch becomes predicates, and move the costs of the skipped code there."""
+        """Return the basic blocks whose conditional branch the assembler replaces by predicates. Add the costs of the
+        code that such a branch skips to the costs of the block before it."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):

@@ -23,7 +23,7 @@ _WIDEST = 16  # Bytes per merged access.
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # Types of accesses that can be merged.
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""Low bits of a number that are known: (how many, their value)."""
+"""Known low bits of a number, as (number of known bits, value of these bits)."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -89,7 +89,8 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield lists of loads, or of stores, with one address register and without conflicts between them."""
+    """Yield (address register, accesses, whether they are loads). The accesses of a list are either all loads or all
+    stores, use the same address register, and do not conflict with each other."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -120,7 +121,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return an instruction's mergeable access (or None), and the register in its address."""
+    """Return (address register, access to shared memory). If the access cannot be merged with others, it is None."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -138,7 +139,8 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Yield groups of accesses that cover 16, or else 8, aligned bytes. `base` is what is known of the address."""
+    """Yield groups of accesses that together cover 16 aligned bytes or, if that is impossible, 8 aligned bytes. `base`
+    contains the known low bits of the address register."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -173,7 +175,8 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of registers that are known because all instructions that write the register agree on them."""
+    """Known low bits of the registers of a function. A bit of a register is known if all instructions that write the
+    register give it the same value."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -272,7 +275,8 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return a kernel without calls after marking its combined atomic operations with `AGGREGATED`."""
+    """Return a copy of a kernel without calls in which the modifier `AGGREGATED` marks the atomic operations that the
+    assembler combines within a warp."""
     marked = set(_combined(function))
     if not marked:
         return function
@@ -305,11 +309,12 @@ def _combined(function: Function) -> Iterator[int]:
 
 
 def _combines(ins: Instruction, uniform: bool, is_read: bool) -> bool:
-    """Return whether the assembler combines the lanes of an operation on one address.
+    """Return whether the assembler combines the atomic operations of a warp's lanes on one address into a single
+    operation.
 
     Args:
-        uniform: whether all lanes have the same value.
-        is_read: whether an instruction reads the old value.
+        uniform: whether all lanes use the same operand.
+        is_read: whether an instruction reads the old value that the operation returns.
     """
     kind = ins.modifiers[-1]
     if "add" in ins.modifiers:

@@ -167,16 +167,17 @@ class Emulation:
 
     @property
     def findings(self) -> list[engine.RawFinding]:
-        """Return what the checks have found so far."""
+        """Return the errors in memory accesses that the checks (`EmulationOptions.checked`) have found so far."""
         return self._engine.findings
 
     @property
     def sites(self) -> list[engine.SiteCounts]:
-        """Return how much data each instruction has moved so far. The list is empty without checks."""
+        """Return how much data each instruction has moved so far. The list is empty if memory accesses are not
+        checked."""
         return self._engine.sites
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
-        """Return each basic block with the number of warps that have run it and the number of their active lanes."""
+        """Return (basic block, number of warps that have run it, number of their active lanes) for each basic block."""
         return list(zip(self.function.blocks, self._engine.warps.tolist(), self._engine.lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
@@ -205,7 +206,8 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of a thread block has run each basic block so far, (basic blocks, warps).
+        """Return how often each warp of a thread block has run each basic block so far, as an array of shape (basic
+        blocks, warps).
 
         The counts of all thread blocks are added. They are zero if `EmulationOptions.watched` is empty.
         """
@@ -238,7 +240,8 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster, x first. It is compiled into the kernel, or the launch states it.
+    """Return the number of blocks per cluster, x first. The number is compiled into the kernel, or the launch states
+    it.
 
     Raises:
         UsageError: kernel and launch state different numbers, or the grid does not consist of whole clusters.

@@ -77,9 +77,11 @@ class _Code(NamedTuple):
     names: list[str]
     """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """For each instruction: index of the name, number of operands, guard register or -1, and whether it is negated."""
+    """(index of the name, number of operands, guard register, whether the guard is negated) of each instruction. The
+    guard register is -1 if the instruction has no guard."""
     operands: np.ndarray[Any, Any]
-    """For each operand in preorder: kind; index of the register or symbol, or number of parts; value."""
+    """(kind, number, value) of each operand in preorder. The number is the index of a register or symbol, or the number
+    of parts of a compound operand."""
     blocks: np.ndarray[Any, Any]
     """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
     the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
@@ -127,7 +129,8 @@ class EngineLaunch:
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Number of active lanes of the warps that have run each basic block."""
         self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
-        """Executions of each basic block by each warp, summed over blocks. Zero if no block is watched."""
+        """Number of executions of each basic block by each warp, summed over thread blocks. All numbers are zero if no
+        thread block is watched."""
         self.barriers = 0
         """Number of barriers that thread blocks have passed."""
         self.counts = Counts()
@@ -170,12 +173,13 @@ class EngineLaunch:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """Return what the checks have found so far."""
+        """Return the errors in memory accesses that the checks have found so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Return the data that the accesses of each instruction have moved so far. The list is empty without checks."""
+        """Return the data that the accesses of each instruction have moved so far. The list is empty if memory accesses
+        are not checked."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def set_parameters(self, parameters: bytes) -> None:

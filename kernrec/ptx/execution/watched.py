@@ -43,8 +43,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the additional bytes that the next block, `other`, moves if later blocks follow the same pattern.
 
-        Where it continues a run of words of this block, it moves only its own bytes, even if it starts within a sector.
-        Elsewhere, it moves whole sectors.
+        Where the next block continues a run of words of this block, it moves only its own bytes, even if they start
+        within a sector. Elsewhere, it moves whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]

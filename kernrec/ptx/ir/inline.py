@@ -22,7 +22,8 @@ _ASSERT_FAILS = ("__assertfail", "__assert_fail")  # Function that a failing ass
 
 
 def inlined(module: Module, name: str) -> Function:
-    """Return a function with its calls inlined. The result, cached per module, is unchanged without calls."""
+    """Return a function with its calls inlined. A function that contains no calls is returned unchanged. The result is
+    cached in the function."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function

@@ -106,7 +106,8 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Replace each register and symbol of an operand by the result of `new`: a register by a register."""
+    """Replace each register and symbol of an operand by the result of `new`, which must return a register for a
+    register."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -160,7 +161,8 @@ REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2
 
 
 def words(kind: str) -> int:
-    """Return the number of 32-bit registers of a value: 0 for a predicate, and 1 for an unknown type."""
+    """Return the number of 32-bit registers that hold a value of a PTX type. The number is 0 for a predicate, and 1 if
+    the type is unknown."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 

@@ -26,7 +26,8 @@ class Instruction:
     operands: tuple[Operand, ...]
     """Operands in order. The destination is usually the first."""
     predicate: tuple[str, bool] | None
-    """Predicate register that guards the instruction, and whether it is negated, or None without a guard."""
+    """Predicate that guards the instruction, as (register, whether it is negated). None if the instruction has no
+    guard."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
@@ -123,7 +124,8 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether a warp's threads wait for each other at the start of a block to run this instruction together."""
+    """Return whether the threads of a warp wait for each other in order to run an instruction together. Such an
+    instruction starts a basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -176,7 +178,7 @@ class Function:
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels in each `.branchtargets` table, keyed by the table's name."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Numbers of each performance directive of the function, such as `maxntid`."""
+    """Arguments of each performance directive of the function, keyed by the directive's name, such as `maxntid`."""
     immediates: set[Immediate] = field(default_factory=set)
     """All literals that occur as operands."""
     returns: tuple[Variable, ...] = ()
@@ -313,5 +315,5 @@ class ParseError(KernrecError):
         self.message, self.line = message, line
 
     def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
-        """Return how to pickle the error. Worker processes send it to their parent process."""
+        """Support pickling, because worker processes send this error to their parent process."""
         return type(self), (self.message, self.line)

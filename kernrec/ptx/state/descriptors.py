@@ -59,7 +59,7 @@ class Image:
     channels: int = 1
     """Number of channels: 1, 2 or 4."""
     layers: int = 1
-    """Number of layers. A cube has 6, and a layered cube has 6 per layer."""
+    """Number of layers. A cube has 6 layers, and an array of cubes has 6 per cube."""
     levels: int = 1
     sampler: Sampler = Sampler()
     """How fetches read the texture. Surfaces do not use it."""
@@ -139,7 +139,7 @@ class TensorMap:
     fill_nan: bool = False
     """Whether elements outside of the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Size of interleaved channels in bytes, or 0 for none. A copy rejects 16 and 32."""
+    """Size of interleaved channels in bytes, or 0 if channels are not interleaved. Copies do not support 16 and 32."""
 
     @property
     def rank(self) -> int:

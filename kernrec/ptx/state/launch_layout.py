@@ -73,12 +73,13 @@ class KernelLaunch:
     """Textures and surfaces, keyed by name. If the name is used as an argument, the handle is passed. A `.texref` or
     `.surfref` variable of the module refers to the image with the variable's name."""
     cluster: Sequence[int] = ()
-    """Number of thread blocks per cluster: one to three extents, x first. If it is empty, the size that is compiled
-    into the kernel is used, or 1."""
+    """Number of thread blocks per cluster: one to three extents, x first. If it is empty, clusters have the size that
+    is compiled into the kernel. If the kernel has no such size, a cluster is one block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables in `buffers`. Pointers in their contents already use them."""
     grid_barrier: int = 0
-    """Address of the grid-wide barrier of a cooperative launch, or 0. It has eight bytes in one of `buffers`."""
+    """Address of the grid-wide barrier of a cooperative launch, or 0 if the launch is not cooperative. The barrier
+    takes eight bytes in one of `buffers`."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU can run a launch with this grid and block (x first), or an empty text if a GPU can."""
+    """If no GPU can run a launch with this grid and block (x first), return the reason. Otherwise, return an empty
+    text."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"

@@ -68,7 +68,8 @@ rows takes less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file that `database` does not have yet, all or nothing.
+    """Add those rows of another database file that `database` does not contain yet. If an error occurs, no row is
+    added.
 
     Args:
         database: Open database that receives the rows.
@@ -106,7 +107,8 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, all or nothing, and return the number of new rows.
+    """Add other people's checked rows from a folder, and return the number of new rows. If an error occurs, no row is
+    added.
 
     Args:
         database: Open database that receives the rows.

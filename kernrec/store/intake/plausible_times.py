@@ -10,16 +10,16 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Factor on the floor, for boards that exceed the data sheet: an RTX 3090 reached 1.1 times its f32 peak and 1.2 times
-its bandwidth."""
+"""The floor is multiplied by this factor, because some boards are faster than their data sheet: an RTX 3090 reached 1.1
+times its f32 peak and 1.2 times its bandwidth."""
 _LEAST_S = 0.3e-6
 """Minimum time of a launch in seconds. In comparison, a kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
 """Largest speedup of a convolution by Winograd's algorithm: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray,
 arXiv 1509.09308)."""
 _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
-"""Seconds that a single thread needs per operation (50 clocks), per memory element (twice the latency of DRAM), and to
-start."""
+"""Time in seconds that a single thread needs for one operation (50 clock cycles), to access one memory element (twice
+the latency of DRAM), and to start."""
 
 
 def floor_s(problem: Problem, gpu: GPU) -> float:
@@ -41,9 +41,10 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return an upper bound for the time of any kernel: the seconds that a single thread would need.
+    """Return an upper bound, in seconds, for the time of any kernel for a problem: the time that a single thread would
+    need.
 
-    Return None if the problem's definition does not state the number of operations.
+    Return None if the definition of the problem's op does not state the number of operations.
     """
     if not problem.flops:
         return None
@@ -52,7 +53,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return the reason, in one line, why recorded times are implausible, or None if they are plausible.
+    """If recorded times are implausible, return the reason in one line. Otherwise, return None.
 
     Args:
         times_s: Recorded times in seconds.

@@ -40,7 +40,8 @@ excluded."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""Order in which rows are stored, by table. A query about one problem then reads only a part of the log."""
+"""End of the SQL query that sets the order in which the rows of a table are stored, keyed by table name. A query about
+one problem then reads only a part of the log."""
 
 
 def main() -> int:
@@ -54,7 +55,8 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task, and return its answer or, if the task refuses the file, the reason in one line."""
+    """Run the requested task, and return its answer under the key `found`. If the task refuses the file, return the
+    reason, in one line, under the key `refused`."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -64,7 +66,7 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Check all rows of a database, and write them to a folder in the form that `exchange.add_rows` reads.
+    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read.
 
     Measurements stay in a copy of the file, which nobody can change after the check.
 
@@ -78,7 +80,7 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
 
 
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: str) -> None:
-    """Raise `UsageError` unless a database may be opened.
+    """Raise `UsageError` if the parent process must not open a database.
 
     Args:
         path: Path of the file.
@@ -100,7 +102,8 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Return the keys of the impossible rows in the user's own database, by table and fault.
+    """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
+    description of the fault.
 
     A row may refer to a row that is excluded, which makes it impossible, too. So the remaining rows are checked again
     until no fault is found. If the system clock is slow, all rows would seem to come from the future. So a row may also
@@ -185,13 +188,14 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write them to a folder in the same form as `read_database`.
+    """Check all rows of groups of Parquet files, and write them to a folder as the same files that `read_database`
+    writes.
 
     A row that occurs in several groups is written once. Each group must contain all configs and problems that its
     measurements refer to. The file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
-        groups: For each group, the paths of its files by table.
+        groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for the checked rows.
         limits: Limits of this process.
@@ -250,7 +254,7 @@ def _segments_opened(
     between the check and its use.
 
     Args:
-        groups: For each group, the paths of its files by table.
+        groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for temporary files.
         limits: Limits of this process.
@@ -288,8 +292,8 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """Check the columns of Parquet files, and return an SQL query for their rows, with the number of each row's
-    file."""
+    """Check the columns of Parquet files, and return an SQL query for their rows. The query also returns the number of
+    the file that contains the row."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())

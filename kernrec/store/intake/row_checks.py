@@ -52,7 +52,7 @@ _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""Columns with JSON that must be canonical, by table. Otherwise equal rows could have different keys."""
+"""Columns whose JSON must be canonical, keyed by table name. Otherwise, equal rows could have different keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -76,7 +76,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """Raise a `UsageError` that names some faulty rows and their fault, unless all rows of `db.<table>` are valid."""
+    """If a row of `db.<table>` is not valid, raise a `UsageError` that names some faulty rows and their fault."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -97,8 +97,8 @@ def faults(
         table: One of `schema.TABLES`.
         layout: Layout of the schema.
         most: Maximum number of keys to list for each fault.
-        latest: Latest plausible time of a measurement, by default the present time. One day is added to it, because
-            clocks differ.
+        latest: Latest plausible time of a measurement, by default the present time. Measurements may be up to one day
+            later, because clocks differ.
 
     Yields:
         (description of a fault, keys of the rows that have it)
@@ -168,7 +168,8 @@ def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find latencies that are too short for the peak performance of the GPU, for problems of kernrec's own ops."""
+    """Find measurements whose latency is too short for the GPU's peak performance. Only problems of kernrec's own ops
+    are checked."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
@@ -270,8 +271,8 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time of the system clock may be right: it must be in the years in which this version can be in
-    use."""
+    """Return whether the system clock may be right if it shows this time. The time must be in the years in which this
+    version of kernrec can be in use."""
     return _FIRST <= moment < _LAST
 
 
@@ -298,7 +299,7 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
-    """Return (name, layout) of the problems that the stored kernels declare.
+    """Return (op name, layout) for each problem that the spec of a stored kernel declares.
 
     A declared problem may have the same name as one of kernrec's ops. Queries about the op never find rows of the
     declared problem, because the op does not have its layout.

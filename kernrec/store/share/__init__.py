@@ -1,5 +1,5 @@
-"""Share rows through places: stores of immutable signed bundles of rows, in which a hash of its content names each
-bundle.
+"""Share rows of databases through places. A place stores signed bundles of rows that never change. The name of each
+bundle contains a hash of its content.
 
 A bundle is a zip file or a folder:
 

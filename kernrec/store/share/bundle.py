@@ -56,7 +56,7 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
 
 
 def write_content(place: Place, name: str, content: bytes) -> None:
-    """Write a small file, given by its content, to a place."""
+    """Write a small file with the given content to a place."""
     with scratch_folder() as folder:
         (file := folder / "document").write_bytes(content)
         place.write(name, file)
@@ -79,7 +79,8 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return a signed document, and its bytes. The signature is in a file beside the document.
+    """Return (parsed document, bytes of the document) for a signed document. The signature is in a file beside the
+    document.
 
     Args:
         place: Store of files that contains the document.
@@ -100,7 +101,8 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, all or nothing, and return the number of new rows.
+    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, no row
+    is added.
 
     The rows are checked before the database is opened. A row that differs from a stored row only in private columns is
     the same measurement, so it is not added. Withdrawals in a bundle of kernrec 0.1 are ignored.
@@ -115,7 +117,7 @@ def import_to(path: Path, bundle: Bundle) -> int:
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Check the rows of bundles, and write them to a folder in the form that `exchange.add_rows` reads.
+    """Check the rows of bundles, and write them to a folder as files that `exchange.add_rows` can read.
 
     Each bundle must contain the configs and problems of its measurements. For each measurement, the file
     `exchange.SOURCES` lists the bundles that contain it, as positions in `bundles`. Only this program may access the

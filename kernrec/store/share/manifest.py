@@ -74,7 +74,7 @@ class Manifest:
     """Origin of the measurements: lists of their GPUs, ops and kernels, and their first and last day."""
     schema: int = 0
     owner: str = ""
-    """Public key that must have signed the manifest, or empty until the bundle is written."""
+    """Public key that must have signed the manifest. Empty until the bundle is written."""
 
     @property
     def size(self) -> int:
@@ -83,7 +83,7 @@ class Manifest:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Number of rows in the bundle, by table."""
+        """Number of rows in the bundle for each table, keyed by table name."""
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
@@ -97,8 +97,8 @@ class Withdrawal:
     """List of measurements that their signer withdraws. It applies only to rows that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """Measurements by session. Each measurement is named by its `outgoing.likeness_key`. Withdrawals of kernrec 0.1
-    contain the keys of rows instead, under an empty session."""
+    """Withdrawn measurements, keyed by session. Each measurement is given by its `outgoing.likeness_key`. Withdrawals
+    of kernrec 0.1 contain the keys of rows instead, under an empty session."""
     created_at: str
     """Time at which the withdrawal was made, in UTC."""
     made_by: str
@@ -110,7 +110,7 @@ class Withdrawal:
     """Whether the measurements are named by the keys of their rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
-        """Return the line of the withdrawal's file that is signed."""
+        """Return the content of the withdrawal's file without the signature. These bytes are signed."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()

@@ -66,7 +66,7 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return an SQL expression for the values of a column of `measurement`, without their private parts.
+    """Return an SQL expression for a column of `measurement` that removes the private parts from the column's values.
 
     Args:
         name: Name of the column.
@@ -136,7 +136,7 @@ class Outgoing:
     files: Mapping[str, Path]
     """Paths of the segments' files, keyed by `Segment.name`."""
     changed: Mapping[str, int]
-    """Number of measurements in which a private column changes, by the column's name."""
+    """For each private column, the number of measurements in which its value was changed, keyed by column name."""
 
     @property
     def measurements(self) -> int:
@@ -144,7 +144,7 @@ class Outgoing:
         return self.manifest.rows["measurement"]
 
     def by_table(self, tables: Iterable[str]) -> dict[str, list[Path]]:
-        """Return the paths of the segments' files by table, for some tables."""
+        """Return the paths of the segments' files for the given tables, keyed by table name."""
         segments = self.manifest.segments
         return {table: [self.files[each.name] for each in segments if each.table == table] for table in tables}
 
@@ -208,7 +208,8 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the SQL queries for the rows that leave the machine, by table. Their rows are sorted by key."""
+    """Return the SQL queries for the rows that leave the machine, keyed by table name. The result of each query is
+    sorted by the rows' keys."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
@@ -279,7 +280,7 @@ def likeness_hash(kinds: Mapping[str, str]) -> str:
     The hash may differ between versions of DuckDB.
 
     Args:
-        kinds: SQL types of the columns of `measurement` by name, the key first.
+        kinds: SQL types of the columns of `measurement`, keyed by column name. The first column is the key of the row.
     """
     _, *names = kinds
     listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
@@ -292,6 +293,6 @@ def likeness_key(kinds: Mapping[str, str]) -> str:
     The key is the same in all versions of DuckDB and of the schema.
 
     Args:
-        kinds: SQL types of the columns of `measurement` by name, the key first.
+        kinds: SQL types of the columns of `measurement`, keyed by column name. The first column is the key of the row.
     """
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

@@ -1,4 +1,4 @@
-"""Read and write places, which are stores of bundles, in folders, and bundles in folders and zip files.
+"""Read and write places (stores of bundles) that are folders, and bundles that are folders or zip files.
 
 Other kinds of places are in `servers.py`. The function `checked_name` restricts the names of files, so that no text
 from outside is ever used as a path.
@@ -36,7 +36,7 @@ class MissingFileError(UsageError):
 
 
 class Place(Protocol):
-    """A store of files by name: a place with many bundles, or a single bundle. Each file is written atomically."""
+    """A store of named files: either a place with many bundles, or a single bundle. Each file is written atomically."""
 
     @property
     def title(self) -> str:
@@ -63,19 +63,20 @@ class Place(Protocol):
         """
 
     def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of the files that begin with `under`. Names that neither a bundle nor a place can
-        have are ignored."""
+        """Return the names of the files whose name begins with `under`, sorted. Names that no file in a bundle or in a
+        place can have are ignored."""
 
 
 def checked_name(name: str) -> str:
-    """Return the name unchanged. Raises `UsageError` if a file in a bundle or in a place cannot have this name."""
+    """Return `name` unchanged. Raise `UsageError` if no file in a bundle or in a place can have this name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return the sorted `names` that begin with `under`, without names that neither a bundle nor a place can have.
+    """Return those of `names` that begin with `under`, sorted. Names that no file in a bundle or in a place can have
+    are omitted.
 
     Raises:
         UsageError: There are more names than a place may have.
@@ -210,7 +211,7 @@ def place_at(path: Path) -> Folder | ZipFile:
 
 
 def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """Yield the content of an open file in pieces. Raises `UsageError` if the content exceeds `most` bytes."""
+    """Yield the content of an open file in pieces. Raise `UsageError` if the content is longer than `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

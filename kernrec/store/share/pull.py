@@ -43,11 +43,11 @@ class PullReport:
     withdrawn: int = 0
     """Number of measurements that are no longer used, because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Reason for refusing each bundle or withdrawal that was refused, by its name."""
+    """Reasons for refusing bundles and withdrawals, keyed by the name of the refused file."""
     missing: list[str] = field(default_factory=list)
     """One line of text for each file that the place lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Number of skipped bundles, by the untrusted key that signed them."""
+    """Number of skipped bundles, keyed by the untrusted public key that signed them."""
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -37,7 +37,7 @@ _WAIT_S = 10.0
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of all bundles and withdrawals that were pulled."""
+    """Return the names of all bundles and withdrawals that were already pulled into the database at `path`."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -45,11 +45,11 @@ def taken(path: Path) -> set[str]:
 
 
 def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
-    """Add the rows of bundles, all or nothing, and return the number of new measurements.
+    """Add the rows of bundles, and return the number of new measurements. If an error occurs, no row is added.
 
     Args:
         path: Path of the database, which is created if needed.
-        bundles: Bundles by name, in the order of their numbers in the file `exchange.SOURCES`.
+        bundles: Bundles, keyed by their name, in the order of their numbers in the file `exchange.SOURCES`.
         checked: Folder with the checked rows of these bundles (`take_groups`). The files are moved out of this folder.
     """
 
@@ -161,8 +161,7 @@ def _note(name: str, document: Any, measurements: int) -> str:
 
 
 def drop_signer(path: Path, signer: str) -> int:
-    """Delete all rows that a signer shared and no other signer shared, and return the number of deleted
-    measurements."""
+    """Delete the rows that only this signer shared, and return the number of deleted measurements."""
     if not path.exists():
         return 0
     with working_on(path), Database.open(path, read_only=False) as database:
@@ -179,7 +178,8 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """If rows were added or removed, estimate the scales of GPUs again. Then update the database's query file."""
+    """Bring the database of pulled rows up to date: if rows were added or removed, estimate the scales of GPUs again,
+    and then update the database's query file."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -201,7 +201,8 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return a row for each signer: key, number of bundles, number of measurements, licenses, first and last day."""
+    """Return a tuple for each signer of pulled bundles: (public key, number of bundles, number of measurements,
+    licenses, first day, last day)."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"

@@ -52,8 +52,8 @@ def push(
             to push.
 
     Returns:
-        Number of pushed measurements and number of withdrawn measurements, or None if there was nothing new or `agree`
-        returned False.
+        (number of pushed measurements, number of withdrawn measurements), or None if there was nothing to push or
+        `agree` returned False.
 
     Raises:
         KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
@@ -151,7 +151,7 @@ class PlaceReport:
     bundles: int = 0
     """Number of valid bundles."""
     bad: dict[str, str] = field(default_factory=dict)
-    """Reason for refusing each file that was refused, by its name."""
+    """Reasons for refusing files, keyed by the name of the refused file."""
     rows: list[dict[str, object]] = field(default_factory=list)
     """Summary of the rows in the valid bundles, as returned by `coverage.contributed`."""
 

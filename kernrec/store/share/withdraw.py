@@ -59,7 +59,7 @@ def forget(database: Database, signer: str) -> int:
 Agree = Callable[[Sequence[Row]], bool]
 """Function that receives the measurements before anything is written. If it returns False, nothing is written."""
 Sessions = Mapping[str, list[str]]
-"""Measurements by session. Each measurement is named by its `likeness_key`."""
+"""Measurements, keyed by session. Each measurement is given by its `likeness_key`."""
 
 _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
@@ -93,7 +93,8 @@ def withdraw_there(
         signer: Signer with the user's key.
         reason: Note for people who read the log.
         agree: Function that receives the selected measurements and returns whether to withdraw them.
-        own: Path of the user's database, in which to withdraw the same measurements. None for no database.
+        own: Path of the user's database, in which to withdraw the same measurements. If None, they are only withdrawn
+            at the place.
 
     Raises:
         UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
@@ -148,7 +149,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements in some bundles that their signer has withdrawn in a database since, by reason.
+    """Return the measurements in some bundles that were withdrawn in a database after they had been pushed, keyed by
+    the reason for the withdrawal.
 
     Args:
         path: Path of the database of pulled rows.
@@ -185,7 +187,7 @@ def withdraw_copies(path: Path) -> dict[str, int]:
         path: Path of the database.
 
     Returns:
-        Number of measurements that are no longer used, by the name of the signer.
+        Number of measurements that are no longer used, keyed by the name of the signer who withdrew them.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]

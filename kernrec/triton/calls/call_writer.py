@@ -21,7 +21,10 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function. A growing sequence length would need a file per length."""
+"""Default maximum number of call files per function.
+
+Otherwise, a growing sequence length adds a file for each length.
+"""
 
 
 class CallWriter:

@@ -26,7 +26,10 @@ _active: list["Captured"] = []
 
 
 class Captured:
-    """Launches that a capture has recorded so far. `capture` yields this object. Its length is the number of files."""
+    """Launches that a capture has recorded so far.
+
+    `capture` yields this object. `len` returns the number of call files.
+    """
 
     def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
@@ -136,7 +139,10 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile a function, and store it on the compiled kernel, because the program may launch the kernel later."""
+    """Compile a function.
+
+    Store the function as an attribute of the compiled kernel, which the program may launch later.
+    """
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -150,7 +156,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # kernrec's pruning only ranks configs, as `analyze` will.
+                return list(self.configs)  # kernrec's pruning is a ranking, as in `analyze`, so skip it.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))

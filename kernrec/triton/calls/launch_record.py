@@ -65,7 +65,7 @@ def record_of(
     Args:
         function: `@triton.jit` function with all its decorators.
         keywords: Arguments, constants and options by name.
-        grid: Extents, or a function of all arguments and constants.
+        grid: Number of blocks along each axis, or a function that computes them from all arguments and constants.
         configs: Configs of the autotuner after pruning, or None if the function is not autotuned.
 
     Raises:
@@ -107,7 +107,10 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block shapes that the configs' `pre_hook` sets. Varying extents are replaced by constant names."""
+    """Return the block shapes that the configs' `pre_hook` sets, keyed by tensor descriptor.
+
+    If an extent differs between configs, it is replaced by the name of the constant that has its values.
+    """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
     if not hooked or not descriptors:
