@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name under which `find_gpu` finds a GPU. Register GPU files and `GPU` objects."""
+    """Return the name under which `find_gpu` finds a GPU. If the GPU is given as a file or a `GPU` object, register it
+    first."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -204,14 +205,15 @@ def recommend_network(
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
             its folder.
         op: op whose layers to use; all layers by default.
-        dtype: data type of all layers; by default, the network's own. An 8-bit or 4-bit type applies only to the layers
-            that a quantized network runs in such a type.
+        dtype: data type of all layers; by default, the data types that the network specifies. An 8-bit or 4-bit type
+            applies only to the layers that a quantized network runs in such a type.
         layout: layout of the layers whose op supports it. By default, layers have the network's layout, or the best one
             if the network does not specify any.
-        batch: number of items, such as images or sequences, per pass; the network's by default.
+        batch: number of items, such as images or sequences, per pass; by default, the number that the workload
+            specifies.
         tp: number of tensor-parallel GPUs. The answer describes one of these GPUs.
-        context: number of tokens that a generated token attends to or, for a prompt, its length; by default, the
-            workload's.
+        context: number of tokens that a generated token attends to or, for a prompt, its length; by default, the number
+            that the workload specifies.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
         backend: backend for the total `today`, such as `vllm`. The default is the fastest backend that has baselines

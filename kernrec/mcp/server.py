@@ -35,7 +35,8 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read, or None for no files. Raises `UsageError` if the folder does not exist."""
+    """Folder whose files the tools may read. If its path is None, they may not read any files. Raises `UsageError` if
+    the folder does not exist."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -48,8 +49,8 @@ class Folder:
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Replace each GPU file in a comma-separated list by the name of its GPU. Raises `UsageError` if a file is
-        outside the folder, or describes an impossible GPU."""
+        """Return a comma-separated list of GPUs in which each GPU file (.toml) is replaced by the name of the GPU that
+        it describes. Raises `UsageError` if a file is outside the folder, or describes an impossible GPU."""
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
 
@@ -137,8 +138,8 @@ class Tools:
         return replace(request, gpu=self._folder.gpu_names(request.gpu))
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
-        """Check a kernel, and return the result. If there is no reference, return the first elements of each array
-        instead."""
+        """Check a kernel, and return the result. If there is no reference, the result also has the first elements of
+        each array."""
         result = check(launch, reference, tolerance, self.limits)
         if reference is not None:
             return result.as_dict()
@@ -146,8 +147,8 @@ class Tools:
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     def source(self, source: str | None, file: str | None) -> str:
-        """Return a kernel's source from a text or a file in the folder. Raises `UsageError` if both or neither are
-        given, or the file cannot be read."""
+        """Return a kernel's source, which is given either as text or as a file in the folder. Raises `UsageError` if
+        both or neither are given, or the file cannot be read."""
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source

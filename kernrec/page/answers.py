@@ -115,7 +115,7 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """Names of the accepted parameters, and method that answers the request, keyed by path."""
+        """(names of accepted parameters, method that answers the request) for each path of a request."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the answer to a request as plain values.
@@ -217,7 +217,8 @@ _SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "wav
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an explanation that the page shows. To keep reports small, numbers have five digits."""
+    """Return the part of an explanation that the page shows. To keep reports small, numbers are rounded to five
+    significant digits."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
     shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
     return shown

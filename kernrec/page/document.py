@@ -40,7 +40,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return a style sheet, script or HTML file. Raises `KernrecError` if Bokeh is needed but not installed."""
+    """Return the text of a style sheet, a script or an HTML file of the page. Raises `KernrecError` if Bokeh is needed
+    but not installed."""
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")
@@ -99,7 +100,8 @@ def points_of_each(fronts: int) -> int:
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return a report as HTML, and one line for each part that is missing from it.
+    """Return (html, missing). `html` is the report. `missing` has one line for each part that could not be added to the
+    report.
 
     Args:
         gpus: GPUs to compare, at least one.
@@ -183,7 +185,8 @@ def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the request parameters of a point in the answer of path `front`: kernel, config, power limit, clock."""
+    """Return the request parameters that identify a point of a front: kernel, config, power limit and clock. `front` is
+    the answer to a request with the path `front`."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]

@@ -1,5 +1,5 @@
-"""Return the configs of a problem on a GPU as points (latency, energy), as columns in the form that the page's script
-reads.
+"""Return the configs of a problem on a GPU as points (latency, energy). Points are stored in columns, as the page's
+script expects.
 
 The subject of a front is a problem together with all kernels of its op, or with a single kernel.
 """
@@ -76,7 +76,8 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return a name of the problem for readers: its key, with `best` for a free layout."""
+        """Return the problem's key as a name for readers. If any layout is acceptable, the key has `best` in place of a
+        layout."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
@@ -113,14 +114,16 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the initial dimensions of a kernel: defaults of its spec, or the first layer of its op's workload."""
+    """Return the dimensions that the page initially shows for a kernel. If the kernel's spec declares its own problem,
+    these are the defaults of the spec. Otherwise, they are those of the first layer in the op's default workload."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown`, then the user's own. Unreadable kernels are skipped."""
+    """Return the kernels that the page offers: first `shown`, if it is not None, then the kernels in the user's
+    databases. Kernels that cannot be read are omitted."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -229,8 +232,11 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Return the flat indices of the points to show (the front, measured, nearest to the front), ascending, and the
-    number of dropped points."""
+    """Return (indices, number of dropped points).
+
+    The flat indices, in ascending order, are those of the points to show. Measured points and points on the front are
+    preferred, followed by the points nearest to the front.
+    """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
@@ -246,7 +252,8 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """Return the columns of the points, and the lists into which some of these columns contain indices."""
+    """Return the columns of the points, and the lists of configs and bottlenecks to which indices in these columns
+    refer."""
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
@@ -316,13 +323,14 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five significant digits, which are more than their accuracy and halve the JSON text."""
+    """Round values to five significant digits. The values are less accurate than that, and rounding halves the JSON
+    text."""
     return [float(f"{value:.5g}") for value in values]
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point, or -1 if there is none. None stands for the default power limit or an
-    unlocked clock."""
+    """Return the index of the operating point with the given power limit and clock. Return -1 if there is no such
+    point. None stands for the default power limit or an unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number
@@ -330,5 +338,5 @@ def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: fl
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """Return the text of a config in the form of the option `--config`."""
+    """Return a config as text in the form that the option `--config` accepts."""
     return ",".join(f"{name}={value}" for name, value in config.items())

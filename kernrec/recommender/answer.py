@@ -50,7 +50,8 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return a recommendation for each candidate in `picked`, with its rank, then for each in `beside`, without ranks.
+    """Return the recommendations for the candidates in `picked`, which have ranks. The recommendations for the
+    candidates in `beside` follow, without ranks.
 
     Args:
         picked: operating point and position of each candidate, best first.
@@ -104,8 +105,9 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the values that the engine computes for each candidate in `picked` and then in `beside`. The last item is
-    the latency and energy of the fastest candidate. See `build_recommendations` for the arguments."""
+    """Return the values from which `build_recommendations` makes its recommendations. The engine computes one item for
+    each candidate in `picked`, and then one for each candidate in `beside`. The last item is the latency and energy of
+    the fastest candidate. The arguments are those of `build_recommendations`."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -115,7 +117,7 @@ def described(
 def best_of_other_kinds(
     candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
 ) -> Sequence[Picked]:
-    """Pick the best config of a CUDA kernel or of a Triton kernel, if `picked` contains no kernel of this kind.
+    """If `picked` contains only Triton kernels, pick the best config of a CUDA kernel, and vice versa.
 
     The best config has the lowest value of the objective, or the lowest latency for a Pareto front. Configs above the
     query's maximum power are skipped.
@@ -162,7 +164,7 @@ def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a picked candidate at another operating point where it is not slower.
+    """Return the most energy that a picked candidate saves at another operating point without becoming slower.
 
     If the candidates were estimated at only one operating point, as for the objective `latency`, the analytical model
     predicts how time and energy change at lower power limits.
@@ -198,8 +200,8 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """Return at most `query.top` measurements of kernels that are not in kernrec's library, best first.
 
-    They are ordered by the objective, or by latency for a Pareto front. If the order depends on energy, measurements
-    without energy are skipped.
+    The measurements are ordered by the objective, or by latency for a Pareto front. If the order depends on energy,
+    measurements without energy are skipped.
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []

@@ -81,7 +81,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text that says which problems of the op have baselines, for a problem that has none."""
+    """Return a text for a problem without baselines. It says for which problems of the op backends were recorded."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
@@ -95,7 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op for which backends were recorded, and types that run about as fast."""
+    """Return the data types in which backends were recorded for an op, and the data types that run about as fast."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -105,7 +105,8 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
-    """Return an error for a problem that has neither a kernel nor a baseline, with the text and type of `reason`."""
+    """Return the error for a problem that has neither a kernel nor a baseline. It has the type of `reason`. Its message
+    is that of `reason`, followed by the reason why there is no baseline."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     there = "; ".join(_refusal_texts(refused, backends))
@@ -117,7 +118,7 @@ def without_baseline(
 
 
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
-    """Yield a note if the fastest backend would be clearly faster if unaligned matmul rows were padded."""
+    """Yield a note if padding the unaligned rows of a matmul would make the fastest backend much faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

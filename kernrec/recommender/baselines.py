@@ -72,7 +72,8 @@ class Baseline(JsonForm):
     power_predicted: bool = False
     """Whether the power was not recorded at all and comes from the GPU's power model."""
     warm: str = ""
-    """Data, such as `weights`, that must have been in L2 during the benchmark to explain its latency; or empty."""
+    """Data, such as `weights`, that must have been in L2 during the benchmark for this latency to be possible; empty if
+    there are no such data."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -162,7 +163,7 @@ def baselines_of(
 
     If there are no recordings of similar problems, the result is one baseline that a physical model predicts. The
     result is empty if the GPU cannot compute in the data type of the problem, if no model covers the requested
-    backends, or if the inputs of the context are not random.
+    backends, or if the context is for input data that are not random.
 
     Args:
         backends: backends to include; all by default.
@@ -217,7 +218,8 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Limit a matmul's predicted latency to the learned latency of the matmul padded to `FEW_ROWS` rows."""
+    """Return the prediction for a problem. If the problem is a matmul with fewer than `FEW_ROWS` rows, its latency is
+    limited to the latency that a model learned for the matmul padded to `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -233,7 +235,8 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return superseded versions (`backend@version`), whose baselines an answer includes only on request."""
+    """Return the superseded versions of backends, in the form `backend@version`. An answer includes the baselines of
+    these versions only on request."""
     model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -241,7 +244,8 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions for versions that lack a recording of the problem, and the recordings of the rest."""
+    """Return (predictions, recordings) for the requested `versions` of backends. The recordings are those of the
+    problem. The predictions are for the versions without a recording of the problem."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -254,15 +258,17 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a problem that is a layer of a network, fastest first. No layer's weights are in L2 when
-    the layer starts (`read_cold`). See `baselines_of` for the arguments and errors."""
+    """Return the baselines of a problem that is a layer of a network, fastest first. The weights of the layer are
+    assumed not to be in L2 when the layer starts (`read_cold`). The arguments and errors are those of
+    `baselines_of`."""
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a copy of a baseline for a network layer whose weights are not in L2. The latency is raised at least to
-    the compulsory bytes divided by the achievable DRAM bandwidth, at constant power."""
+    """Return a copy of a baseline for a network layer whose weights are not in L2. If the latency is less than the time
+    to move the compulsory bytes at the achievable DRAM bandwidth, it is raised to this time. The power stays the
+    same."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -270,7 +276,8 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a layer whose weights are not in L2: at least `cold_seconds`, at constant power."""
+    """Return (latency, energy) of a layer whose weights are not in L2. If the latency is less than `cold_seconds`, it
+    is raised to this time. The energy changes accordingly, because the power stays the same."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy

@@ -56,8 +56,8 @@ class KernelCandidates:
         self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
-        """`rows`: rows of the space that contain the candidates. `ran`: whether the kernel was measured, or has a model
-        that was trained on recordings of the kernel on this GPU."""
+        """`rows`: row index of each candidate in the kernel's config space. `ran`: whether the kernel was measured, or
+        has a model that was trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
@@ -71,7 +71,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Predicted lead of the kernel over the problem's reference time, and the fraction of it that is kept."""
+        """Predicted lead of the kernel over the problem's reference time, and the fraction of the lead that is kept."""
         return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
@@ -96,8 +96,8 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor on the costs of each candidate, (C,), in comparisons with configs that were run. It accounts for the
-        error of the candidate's costs. See `CandidateSet.risk`."""
+        """Factor by which each candidate's costs are multiplied in comparisons with configs that were run, (C,). It
+        accounts for the error of the candidate's costs. See `CandidateSet.risk`."""
         first = self.prediction.column
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
@@ -203,7 +203,7 @@ class CandidateSet:
 
     @cached_property
     def foreign(self) -> list[MeasuredAnswer]:
-        """Measurements of other kernels on this problem at the first operating point, fastest first."""
+        """Measurements of kernels that are not in kernrec's library, at the first operating point, fastest first."""
         return self.ranked.foreign(self.problem, self.points[0])
 
     @cached_property
@@ -253,17 +253,19 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor on the costs of each candidate, (C,), that accounts for their error in comparisons.
+        """Factor by which each candidate's costs are multiplied in comparisons to account for their error, (C,).
 
-        Because of this factor, a config that never ran ranks before a config that was measured, or learned by a model
-        on this GPU, only if its lead is larger than its error. None if no config of the problem ran.
+        Because of this factor, a config that never ran ranks before a config that was measured, or whose kernel has a
+        model trained on this GPU, only if its lead is larger than its error. The value is None if no config was
+        measured and no such model exists.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel, the kernel's candidates, and the position among them."""
+        """Return (number, kernel, position) of a candidate. `number` is the index of its kernel in `kernels`, `kernel`
+        contains the candidates of this kernel, and `position` is the candidate's position among them."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -281,7 +283,8 @@ class CandidateSet:
 
 
 ROWS = 1 << 15
-"""Maximum number of configs times problems in a batch. Larger arrays do not fit into the CPU cache."""
+"""Maximum product of the number of configs and the number of problems in a batch. Larger arrays do not fit into the CPU
+cache."""
 TOGETHER = 64
 """Maximum number of problems in a batch. The models of backends cache the times of this many problems."""
 

@@ -59,7 +59,7 @@ class ProblemContenders:
     weight: float = 1.0
     """Weight of the problem."""
     inputs: Array | None = None
-    """Model features of each contender, without features for tunables, (C, F); None if they are not needed."""
+    """Features of each contender that a trained model reads, without those for tunables, (C, F); None if not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
@@ -110,7 +110,8 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the model features of the chosen candidates, without features for tunables, (len(chosen), F)."""
+    """Return the features of the chosen candidates that a trained model reads, without those for tunables,
+    (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -126,7 +127,8 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return logarithmic half-widths of 90 % intervals, (2, C): of the total and of the individual error."""
+    """Return the logarithmic half-widths of each candidate's 90 % intervals, (2, C). The first row is for the total
+    error of the cost, the second for the error that is not shared with other configs."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
@@ -150,7 +152,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     The errors of two configs on different problems are correlated if they have the same kernel or the same values of
     tunables, and if the problems have similar sizes.
     """
-    # Number of each feature, keyed by the kernel or the value of a tunable, then by dimension.
+    # Index of each feature, keyed by the kernel or the value of a tunable, then by dimension.
     columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
@@ -196,7 +198,8 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of decision trees for each problem, (C, columns), or None for each if one lacks `inputs`."""
+    """Return, for each problem, the inputs of the decision trees that correct predictions, (C, columns). If any problem
+    lacks `inputs`, return None for every problem."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -217,7 +220,8 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return, for each problem, pairs of a dimension and its size, standardized over all problems of the same op."""
+    """Return (dimension, size) pairs for each problem. `size` is the logarithm of the dimension's size, standardized
+    over all problems of the same op. Dimensions that are the same in all of these problems are omitted."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -239,8 +243,8 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return a point for each config, (configs, dimensions). Similar configs are close; the mean distance is about
-    1.4."""
+    """Return the coordinates of a point for each config, (configs, dimensions). The points of similar configs are close
+    to each other. The mean distance of two points is about 1.4."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -277,7 +281,8 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of a measured cost's logarithm from its 90 % interval, at least `_LEAST_NOISE`."""
+    """Convert the 90 % interval of a measured cost to the standard deviation of its logarithm, at least
+    `_LEAST_NOISE`."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 

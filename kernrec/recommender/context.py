@@ -141,7 +141,8 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the rows about a problem and equivalent problems; only failed configs if inputs are not random."""
+        """Return the database rows about a problem and equivalent problems. If the input data are not random, return
+        only the rows about failed configs."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -150,7 +151,9 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return static tables and the database rows about their kernels, for one kernel or for all library kernels."""
+        """Return (tables, evidence) for a problem. `tables` contains the static table of `kernel`, or of every library
+        kernel that implements the problem if `kernel` is None. `evidence` contains the database rows about these
+        kernels."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
@@ -238,7 +241,8 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of `Context` for one database: None for the user's, to include pulled rows."""
+    """Return the `databases` argument of `Context` for one database. For the user's own database, it is None, so that
+    the context includes pulled rows."""
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 

@@ -60,8 +60,9 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the end of an error message: smaller sizes, other data types and other layouts that can run or, if there
-    are none, the constraint of each kernel that excludes the problem."""
+    """Return the end of an error message about a problem that no kernel can run. It lists the smaller sizes, other data
+    types and other layouts that can run. If there are none, it names the constraint of each kernel that excludes the
+    problem."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -76,7 +77,8 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint without which a config of a kernel could run the problem, or None."""
+    """Return the first constraint whose removal would allow a config of a kernel to run the problem. Return None if
+    removing any single constraint is not enough."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -94,7 +96,8 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that no config satisfies, even without the other constraints, or None."""
+    """Return the first constraint that excludes every config even if it is the kernel's only constraint. Return None if
+    there is no such constraint."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -116,7 +119,8 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of a dimension that a kernel can run, or None if its size is not the reason."""
+    """Return the largest size of the dimension `name` for which a kernel can run the problem. Return None if the size
+    of this dimension is not the reason why no kernel can run the problem."""
 
     def runs(value: int) -> bool:
         try:
@@ -128,7 +132,7 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A kernel runs a larger size, for example because of divisibility.
+    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the size is not too large.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -171,8 +175,9 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type: first those with a kernel, then the most similar.
-    Types are excluded if the GPU computes in f32 faster, or if they are quantized and have no kernel."""
+    """Return the data types that can replace a problem's data type. Data types in which a kernel runs come before those
+    without a kernel. Among each of these, the most similar come first. A data type is excluded if the GPU computes
+    faster in f32, or if it is quantized and no kernel runs in it."""
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)

@@ -44,7 +44,8 @@ class JsonForm(FormerNames):
     """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes in `JSON` as plain values, with units in the keys. An `Estimate` adds its interval."""
+        """Return the attributes in `JSON` as plain values, with units in the keys. The interval of an `Estimate` is
+        included."""
         values: dict[str, Any] = {}
         for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             value = getattr(self, name)
@@ -75,7 +76,7 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Attribute that returns another attribute of the instance.
+    """Descriptor that returns another attribute of the instance, such as an attribute of one of its attributes.
 
     Args:
         doc: docstring of the attribute.
@@ -90,7 +91,7 @@ class Alias(Generic[_Value]):
 
 
 class OfMeasurement(Generic[_Value]):
-    """Attribute that returns an attribute of the instance's `measurement`.
+    """Descriptor that returns the attribute `name` of `self.measurement`, or `otherwise` if there is no measurement.
 
     Args:
         doc: docstring of the attribute.
@@ -167,7 +168,7 @@ class MeasuredNames:
 
 
 class RecommendationNames(IntervalNames, MeasuredNames):
-    """JSON names of a recommendation. For example, `rank` is `place.number`."""
+    """JSON names of a recommendation. For example, the name `rank` refers to the attribute `place.number`."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
@@ -182,7 +183,8 @@ class RecommendationNames(IntervalNames, MeasuredNames):
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and user-given name of each person who shared the measurement; empty if it was not pulled."""
+        """Public key and user-given name of each person who shared the measurement; empty if no measurement was
+        pulled."""
         return self.measurement.signed_by() if self.measurement else []
 
     @property

@@ -71,8 +71,8 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the other layouts that have kernels which the problem's layout lacks, most such kernels first. A kernel
-    counts only if its constraints on sizes allow the problem."""
+    """Return the other layouts in which kernels run that cannot run in the problem's layout. The layouts with the most
+    such kernels come first. A kernel counts only if its constraints on sizes allow the problem."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -90,7 +90,8 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """Return, for each other layout, the size constraints of the kernels that the problem's layout lacks."""
+    """For each other layout, return the size constraints of the kernels that run in it, but not in the problem's
+    layout."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -152,7 +153,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # Its other kernels, which run here too, were slower.
+    if best is not None and covers(chosen, problem, gpu):  # All default-layout kernels run here too, but slower.
         return chosen
     default = yield problem
     if default is not None:
@@ -177,7 +178,8 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout with measurements, or None. The layout of `problem` comes first."""
+    """Return the problem in the first layout for which a database has measurements. The layout of `problem` is tried
+    first, then `others`. Return None if no layout has measurements."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -208,7 +210,8 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return the candidates for `other` of the kernels that cannot run in the layout of `problem`, or None."""
+    """Return the candidates for `other`, which is the same problem in another layout. Only kernels that cannot run in
+    the layout of `problem` are included. Return None if there are no such candidates."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

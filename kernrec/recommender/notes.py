@@ -100,7 +100,8 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes on why none of an op's Triton kernels runs the problem, if none does."""
+    """Return a function that returns notes for an answer about an op. If none of the op's Triton kernels can run the
+    problem, the notes explain why. Otherwise, there are no notes."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -278,7 +279,9 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return the number of configs with extrapolated loops, and the largest extrapolated fraction of instructions."""
+    """Return (number, fraction) for a profile metric that counts instructions which were not emulated, but extrapolated
+    from emulated loop trips. `number` is the number of configs with such instructions. `fraction` is the largest
+    fraction of a config's instructions that were extrapolated."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

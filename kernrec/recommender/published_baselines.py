@@ -32,14 +32,14 @@ Row = tuple[int, float, int]
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings on a GPU of problems that differ from one problem at most in the number of items."""
+    """Recordings, on one GPU, of a problem and of the problems that differ from it only in the number of items."""
 
     problem: Problem
     gpu: GPU
     items: int
     """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
-    """Rows in ascending order, keyed by backend, version and variant."""
+    """Recorded rows in ascending order of the number of items, keyed by backend, version and variant."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
@@ -91,7 +91,8 @@ class Recordings:
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row with at least as many items as the problem, or infinity."""
+        """Return the time of the fastest row that has at least as many items as the problem. Return infinity if no row
+        has that many items."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:

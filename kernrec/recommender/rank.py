@@ -62,7 +62,7 @@ class RankedKernel:
     def __init__(self, costs: KernelCosts, models: "ModelStore | None") -> None:
         self.costs = costs
         table, self.trained = costs.table, False
-        """Whether the model was trained on recordings of this kernel on this GPU."""
+        """Whether `model` was trained on recordings of this kernel on this GPU."""
         scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
         self.model: AppliedModel | None = None
         if scope is not None:
@@ -71,7 +71,8 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """Positions and measurements of measured candidates at each operating point; None if no rows exist."""
+        """Positions and measurements of the measured candidates at each operating point; None if no database row is
+        about the kernel and problem."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
@@ -83,7 +84,7 @@ class RankedKernel:
         self.is_reference = triton and self.trained
         """Whether times of this kernel, learned from recordings on this GPU, are a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
-        """For each problem, the index in `AppliedModel.by_row_kind` of the kind of rows of the problem."""
+        """For each problem, the index in `AppliedModel.by_row_kind` of the alignment of its matrices' rows."""
 
     def scope_on(self, problem: int) -> "ModelScope | None":
         """Return the trained model that corrects the costs on the problem with this index, or None if none applies."""
@@ -142,7 +143,8 @@ class RankedSpace:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over the reference time of a problem, and the fraction that is kept."""
+        """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead that is
+        kept."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -152,15 +154,18 @@ class RankedSpace:
         return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
-        """Return the measurements, except impossible ones, of other kernels at an operating point, fastest first."""
+        """Return the measurements, at an operating point, of kernels that are not in kernrec's library, fastest first.
+        Measurements that violate a law of physics are omitted."""
         others = self.space.evidence.foreign
         return [row for row in others if applies(row, self.gpu, point) and not impossible(row, problem, self.gpu)]
 
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Apply the measurements of a kernel to `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K).
-        The model evaluated the N candidates at `scored`, which have the `features` (N, F)."""
+        """Replace the predicted costs of a kernel's measured candidates by the measurements, and scale the other costs
+        to them. The arrays `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K) are those of `Costs`,
+        before and after. `scored` contains the positions of the N candidates that the trained model evaluated, and
+        `features` their features, (N, F)."""
         taken = self.kernels[number].taken
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
@@ -170,18 +175,22 @@ class RankedSpace:
 
 @lru_cache
 def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[bool]]:
-    """Return, for each operating point, the power limit in watts and whether the point is the GPU's default."""
+    """Return (limits, defaults), each with one item per operating point. `limits` contains the power limit in watts.
+    `defaults` states whether the operating point is the GPU's default."""
     return [point.limit_w(gpu) for point in points], [point.is_default(gpu) for point in points]
 
 
 _PHYSICS = -2
-"""Engine's number for a physical model's reference time. -1 marks a baseline; other numbers are kernels."""
+"""Number by which the engine states that the reference time comes from a physical model. The number -1 states that it
+comes from a baseline, and any other number is the index of the kernel from which it comes."""
 
 
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return the fastest baseline or None, a physical model's time or None, and values for the engine's `Ranking`."""
+    """Return (baseline, derived, arguments). `baseline` is the reference time of the fastest baseline, or None if there
+    is no baseline. `derived` is the reference time of a physical model, or None if it is not needed or the model does
+    not apply. `arguments` are the values about the problem that the engine's `Ranking` needs."""
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -195,7 +204,9 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return costs with measurements. The point with most measurements corrects points without measurements."""
+    """Replace predicted costs by measurements. Return the resulting costs, together with the measurements. At an
+    operating point without measurements, predictions are corrected from the operating point with the most
+    measurements."""
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

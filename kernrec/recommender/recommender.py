@@ -104,7 +104,8 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op. Arguments are as in `Request`, errors as in `answer`."""
+        """Return the recommendations for one problem of an op. The arguments are those of `Request`, the errors those
+        of `answer`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -131,8 +132,8 @@ class Recommender:
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer for a problem, cached until a database changes. `fixed` states whether the user fixed the
-        layout; None means that other layouts are not considered."""
+        """Return the answer for a problem of an op. The result is cached until a database changes. `fixed` states
+        whether the user fixed the layout; None means that other layouts are not considered."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
@@ -207,7 +208,7 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
         if not analyzed:
-            return [self.answer(request)]  # This raises the error that explains why.
+            return [self.answer(request)]  # This raises an error, because no call was analyzed.
         return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
 
     def answer_many(
@@ -242,7 +243,8 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer, in a replacement data type if neither a kernel nor the GPU supports the requested type."""
+        """Return the answer for a problem. If neither a kernel nor the GPU supports its data type, return the answer
+        for the problem in a replacement data type."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -266,7 +268,8 @@ class Recommender:
         return answer_by_baselines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """Return the candidates. For the source `predicted`, only the analytical model predicts their costs."""
+        """Return the candidates of a problem. If the query allows only the source `predicted`, their costs are
+        predicted by the analytical model alone."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
@@ -276,7 +279,8 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return configs of one kernel at the requested power limit, or over a range of limits."""
+        """Return the answer about one kernel at the requested power limit. If the query sets no power limit, the
+        configs are evaluated over a range of power limits."""
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
@@ -337,7 +341,8 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates. If there are several points, the power limits of measurements are added."""
+        """Return the candidates of a problem of an op. If there are several operating points, the power limits at which
+        the kernels were measured are added to them."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(
@@ -373,8 +378,9 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the actually best config: one loss,
-        or one for latency and one for energy on a Pareto front. Empty if the answer contains only baselines."""
+        """Return the expected loss from running the top recommendation instead of the config that is actually best. The
+        result contains one loss for the objective or, for a Pareto front, one for latency and one for energy. It is
+        empty if the answer contains only baselines."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:

@@ -41,7 +41,7 @@ class Objective(StrEnum):
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """Return the value to minimize, computed elementwise.
+        """Return the value of the objective, which is to be minimized, for each element of the given arrays.
 
         Args:
             latency_s: latency in seconds, of any shape.
@@ -75,7 +75,8 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
         names: sequence of names, or one string with names separated by commas.
 
     Returns:
-        Names of the libraries, and `KERNREC` or `MIXED` if `names` contains one of the two, otherwise an empty string.
+        (libraries, special). `libraries` contains the names of libraries. `special` is `KERNREC` or `MIXED` if `names`
+        contains one of the two, and otherwise an empty string.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -111,7 +112,8 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts. None for the default and, if energy counts or for one kernel, a range of limits."""
+    """Power limit in watts; None for the GPU's default limit. If the objective counts energy or the request is about
+    one kernel, None also adds a range of other limits."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
@@ -187,7 +189,8 @@ class Request:
     dtype: str | None = None
     """Data type; by default the first data type of the op or kernel."""
     layout: str | None = None
-    """Tensor layout; by default the best on the GPU for an op, or the first of a kernel's spec."""
+    """Tensor layout. The default is the best layout on the GPU for an op, and the first layout in the spec for a
+    kernel."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -242,7 +245,8 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points for a request about an op: the requested point, then the sweep, if it is needed."""
+    """Return the operating points for a request about an op. The requested point comes first. If the request needs a
+    sweep, the operating points of the sweep follow."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None

@@ -107,9 +107,11 @@ class Recommendation(RecommendationNames, JsonForm):
     measurement: MeasuredOn | None = None
     """Time and place of the measurements at this operating point; None if the config was not measured there."""
     alike: int = 0
-    """Number of further configs that this row represents: same machine code, or nearly the same cost."""
+    """Number of further configs that this recommendation represents. They have the same machine code or nearly the same
+    costs."""
     unsure: float = 1.0
-    """Factor on costs, for their error, in comparisons with measured configs; 1 if measured, or learned on the GPU."""
+    """Factor by which the costs are multiplied in comparisons with measured configs, to account for their error. It is
+    1 if the costs were measured, or learned from recordings on this GPU."""
     may_be_faster: bool = False
     """Whether the config's expected latency is lower than that of `fastest`, but must be confirmed by measurement."""
 
@@ -169,7 +171,7 @@ class Foreign(MeasuredNames, JsonForm):
     """Whether the times were replayed from somebody's recording instead of being measured by kernrec."""
     measurement: MeasuredOn
     measured_by: str | None
-    """Program that made the measurement. For imported rows, the tool and the person who recorded them."""
+    """Program that made the measurement. For imported rows, this is the tool and the person who recorded them."""
 
     @property
     def source(self) -> str:
@@ -195,7 +197,8 @@ class KernelAnswer:
     heuristic: Recommendation
     """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """Minimum and maximum number of emulated blocks of the first launch, over the configs; 0 without sampling."""
+    """Minimum and maximum number of emulated blocks of the first launch, over the configs. Both are 0 if the kernel was
+    not profiled from a sample of blocks."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,8 @@ class Answer(AnswerNames, JsonForm):
     saving: Saving | None = None
     """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
-    """Best CUDA kernel if `recommendations` contains only Triton kernels, or the reverse."""
+    """Best config of a CUDA kernel if `recommendations` contains only Triton kernels, and vice versa; empty if it
+    contains both kinds of kernels."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False

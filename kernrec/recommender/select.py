@@ -56,7 +56,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return `picked`, or raise an error if the engine could not pick any candidate.
+    """Return `picked`. If the engine could not pick any candidate, raise an error instead.
 
     Args:
         picked: result of the engine. If no candidate satisfies the bounds, it is a number instead of picks: the lowest
@@ -98,8 +98,8 @@ def rows_of(
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto-optimal candidates, fastest first. Of equal candidates, only the first counts.
-    Latencies and energies must be finite, (C,)."""
+    """Return the indices of the Pareto-optimal candidates, fastest first. If several candidates have the same latency
+    and energy, only the first of them is included. `latency` and `energy`, (C,), must be finite."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

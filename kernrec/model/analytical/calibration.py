@@ -42,7 +42,8 @@ FORMAT = 1
 MOST = 8.0
 """Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""Names of the fields of `Calibration` that are multipliers of time, and of those that are multipliers of energy."""
+"""Names of the fields of `Calibration` that are multipliers of time, and of the fields that are multipliers of
+energy."""
 _MOST_BYTES = 1 << 20
 
 
@@ -68,7 +69,7 @@ class Calibration:
     exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
     """
     energy_factor: tuple[float, float] | None = None
-    """The same factors for energy instead of latency. None if energy is not calibrated."""
+    """Like `time_factor`, but for energy instead of latency. None if energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,7 +80,7 @@ class Calibration:
 
     @property
     def summary(self) -> str:
-        """Return one line that describes the calibration, for the notes below a recommendation."""
+        """Return one line of text that describes the calibration. It appears in the notes below a recommendation."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
@@ -105,8 +106,9 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Return the calibrations in a folder, keyed by architecture, or an empty dictionary if there is no calibration
-    file. Raise `UsageError` if the file cannot be read, or is not a calibration file of a supported format.
+    """Read the calibration file of a folder, and return its calibrations, keyed by architecture. If the folder contains
+    no calibration file, return an empty dictionary. Raise `UsageError` if the file cannot be read, or is not a
+    calibration file of a supported format.
     """
     path = folder / FILE
     try:
@@ -174,7 +176,8 @@ SAME_MODEL = 0.005
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`, without calibration."""
+    """Return the latencies (us) and energies (mJ) that the uncalibrated analytical model predicts for five made-up
+    launches on each of `_GPUS`."""
     # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions. `block` and `trip`
     # contain the events per block and per loop trip. Only the last variant states what fraction of its waits overlaps.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
@@ -216,8 +219,8 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current fingerprint, or infinity if
-    the earlier fingerprint has another length or invalid values.
+    """Return the largest relative difference between an earlier fingerprint and the current fingerprint. If the earlier
+    fingerprint has another length or contains invalid values, return infinity.
     """
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):

@@ -1,9 +1,9 @@
-"""Demand of a launch: the clocks and joules that it needs on a GPU, per block and per trip of each loop.
+"""Demand of a launch: the clock cycles and joules that it needs on a GPU, per block and per trip of each loop.
 
-A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Each event needs
-a number of clocks of a GPU's pipes, and an energy. Both are linear in the number of events, so they are computed only
-once per kernel and GPU, from the coefficients of the profile. To predict a launch, the results are only multiplied by
-the launch's numbers of blocks and loop trips.
+A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Each event
+occupies a GPU's pipes for a number of clock cycles, and takes some energy. Both are linear in the number of events, so
+they are computed only once per kernel and GPU, from the coefficients of the profile. To predict a launch, the results
+are only multiplied by the launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,25 @@ Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
-"""Pipes of an SM, in the order of the first rows of `Demand.rates`. The clocks of all blocks on a pipe add up."""
+"""Pipes of an SM, in the order of the first rows of `Demand.rates`. If several blocks use a pipe, their clock cycles
+add up."""
 
 # Lanes per SM and clock of the pipes that are equal for all compute capabilities in the catalog (CUDA C++ Programming
 # Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes, they run in the f64 pipe at the rate of this pipe.
+# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, they run in the f64 pipe, at the rate of
+# the f64 pipe.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Minimum compute capabilities at which ptxas converts integers to f32 by I2FP (`i2f`), and f32 to half precision by
-F2FP (`cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. Nsight Compute's documentation
-says so for F2FP (pipeline ALU). It is assumed for I2FP, whose name and rate are similar.
+"""Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by the instruction I2FP (key `i2f`),
+and f32 to half precision by the instruction F2FP (key `cvt`), according to nvdisasm. Both instructions use the pipe of
+integer additions. Nsight Compute's documentation says so for F2FP (pipeline ALU). The same is assumed for I2FP, because
+its name and rate are similar.
 """
 _MERGES_SINCE = 80
 """Minimum compute capability at which the lanes of a warp are not serialized if they add 1 to the same word of shared
-memory. From there on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. It is assumed to take one wavefront.
+memory. From this compute capability on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed
+to take one wavefront.
 """
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
@@ -65,9 +69,9 @@ causal attention with few warps does not.
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. It comes from
-recorded matmuls that do not stage data in shared memory: a load takes 2 clocks for 4 bytes per lane, 8 for 16 bytes, on
-an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
+"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. The value comes
+from recorded matmuls that do not stage data in shared memory: a load takes 2 clocks for 4 bytes per lane, 8 for 16
+bytes, on an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
 """
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
@@ -87,9 +91,9 @@ Count = Any
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to it. The power model
-counts these bytes as wavefronts of 128 bytes, because the energy of a tensor operation was fitted together with these
-wavefronts (`gemm_rates` of the tests' helpers).
+"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to shared memory. The
+power model counts these bytes as wavefronts of 128 bytes, because the energy of a tensor operation was fitted together
+with these wavefronts (`gemm_rates` of the tests' helpers).
 """
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
@@ -97,17 +101,18 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of the names of the metrics that add up to a memory event of the power model, keyed by event."""
+"""For each memory event of the power model: the suffixes of the names of the metrics whose sum is the number of
+events."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
-"""Names of the rows of `Demand.rates`. The first rows are the clocks of each pipe. The row `issue` is the clocks of all
-four schedulers together.
+"""Names of the rows of `Demand.rates`. The first rows contain the clock cycles for which each pipe is busy. The row
+`issue` treats all four schedulers as one pipe.
 
-- `port`: Clocks of shared memory and L1 together. Both are one memory with one port (NVIDIA's architecture whitepapers
-  since Volta).
+- `port`: Clock cycles for which shared memory and L1 together are busy. Both are one memory with one port (NVIDIA's
+  architecture whitepapers since Volta).
 - `sectors`: Number of 32-byte sectors that are requested from L2.
-- `barriers`: Number of barriers of the whole block.
+- `barriers`: Number of barriers at which all warps of the block wait.
 - `core_j`: Energy of core events in joules at nominal voltage.
 - `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
   attention. This arithmetic uses the results of one tensor instruction and computes the operands of the next, so a
@@ -119,8 +124,9 @@ four schedulers together.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
 - `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
   one warp, this is the latency of a chain of instructions. It comes from the metric `chain` if the profile contains it.
-- `in_turn`: Clocks of the pipes if the stretches of the code (its consecutive parts, see
-  `kernrec.ptx.analysis.barrier_phases`) run one after another; 0 if the profile has no stretches.
+- `in_turn`: Clock cycles that the pipes need if the stretches of the code (its consecutive parts, see
+  `kernrec.ptx.analysis.barrier_phases`) run one after another. The value is 0 if the profile does not divide the code
+  into stretches.
 """
 
 ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
@@ -145,17 +151,20 @@ class Demand:
 
     @cached_property
     def grouped(self) -> bool:
-        """Return whether any variant has arithmetic between tensor instructions of warpgroups."""
+        """Return whether any code variant executes arithmetic between the tensor instructions of warpgroups
+        (`between_groups`)."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether the profile of any variant is split into stretches, which the row `in_turn` needs."""
+        """Return whether the profile of any code variant is split into stretches. Only such profiles have a nonzero row
+        `in_turn`."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as an array (C, terms, quantities), without the last quantity (`in_turn`) if all are 0."""
+        """Return `rates` as an array (C, terms, quantities). If all values of the last quantity (`in_turn`) are 0, the
+        array does not contain this quantity."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -164,7 +173,8 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return for each variant the index of the first variant with the same rates, (C,). Many configs share code."""
+        """For each code variant, return the index of the first variant with the same rates, (C,). Many configs share
+        code."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -263,16 +273,18 @@ class _Counts:
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
-        """Return the sum of all metrics of global memory whose names have one of the given endings, (terms, C)."""
+        """Return the sum of all metrics of global memory whose names end with one of the given suffixes, (terms, C)."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clocks of all stretches of the code, (terms, C), if each stretch begins when its predecessor ends.
+    """Return the clock cycles, (terms, C), that the stretches of the code take in total if each begins when its
+    predecessor ends.
 
-    The clocks of a pipe are divided among stretches in proportion to the instructions that use the pipe, and those of
-    memory by kind of load or store. The result is 0 for variants that copy data ahead or use tensor cores: their
-    stretches are meant to overlap, and no recording shows how much they overlap.
+    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The
+    clock cycles of memory are divided in proportion to the loads or stores of each kind. The result is 0 for variants
+    that copy data ahead or use tensor cores: their stretches are meant to overlap, and no recording shows how much they
+    overlap.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -326,16 +338,18 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clocks of the f32 pipe. Integer multiplications use half of its 128 lanes. Integer additions,
-    comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
+    """Return the number of clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe.
+    Integer multiplications use half of the pipe's 128 lanes. Integer additions, comparisons and logic have a separate
+    pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
     """
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the warp instructions of the integer pipe, the clocks of the special-function pipe and the clocks of the
-    f64 pipe, including conversions. `functions` is the clocks of special functions without conversions.
+    """Return (integer, special, f64), all including conversions. `integer` is the number of warp instructions of the
+    integer pipe. `special` and `f64` are the clock cycles for which the special-function pipe and the f64 pipe are
+    busy. The argument `functions` is the clock cycles of the special-function pipe without conversions.
     """
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
@@ -350,7 +364,8 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
 
 
 def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """Return the clocks of the tensor cores, and the fraction of tensor operations in warpgroup instructions."""
+    """Return (clock cycles, fraction). The first is the number of clock cycles for which the tensor cores are busy. The
+    second is the fraction of tensor operations that warpgroup instructions (`wgmma`) perform."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
@@ -366,15 +381,16 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the number of L2 sectors, including those that atomic operations displace: a turn of an atomic operation
-    occupies an L2 slice for one clock, in which the slice could have read sectors.
+    """Return the number of sectors that L2 reads, plus the number that it could have read during atomic operations: a
+    turn of an atomic operation occupies an L2 slice for one clock, in which the slice could have read sectors.
     """
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the clocks of shared memory, of the port that shared memory and L1 have in common, and of L1."""
+    """Return (shared, port, l1): the clock cycles for which shared memory, the common port of shared memory and L1, and
+    L1 are busy."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
@@ -396,7 +412,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Return the number of each event of the power model, from values of a profile's metrics (numbers or arrays)."""
+    """Convert the metrics of a profile (numbers or arrays) to numbers of events, keyed by event of the power model."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [count for metric, count in counts.items() if metric.endswith(endings)]

@@ -47,9 +47,10 @@ class TensorAccess:
         Args:
             order: Axis of each step of the tile order, fastest-varying first. In a grouped order, an axis appears
                 twice.
-            reads: Axes of the grid that select the tile of each tensor that is read, keyed by tensor.
+            reads: For each tensor that is read, the axes of the grid that select its tile, keyed by tensor name.
             writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors between launches. Only the part that does not fit in L2 reaches DRAM.
+            scratch: Names of temporary tensors between launches. Only the part of their data that does not fit in L2
+                reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors, in the order in which `dram_bytes` expects the sizes of the tensors."""
@@ -81,7 +82,8 @@ def dram_bytes(
         access: Tensors that the launches read and write.
         extents: Extent of each step of the tile order, as a number or an array (N,).
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
-        blocks: Number of thread blocks of each launch, (N,), or of visited tiles if a block visits several tiles.
+        blocks: Number of thread blocks of each launch, (N,). If a block visits several tiles, number of visited tiles
+            instead.
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
         l2_bytes: Size of L2 in bytes.
         moved: Array (N,) that receives the result. By default, a new array is allocated.
@@ -110,7 +112,8 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the preceding block along the grid's axes x, y and z does not access."""
+    """For each of the grid's axes x, y and z: the fraction of a block's bytes that the preceding block along this axis
+    does not access."""
     size_bytes: Array
     written: bool
     """Whether the launch writes these bytes. Otherwise, the launch reads them."""
@@ -140,7 +143,8 @@ class Footprint:
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access: the larger estimate of both methods."""
+        """Return the distinct bytes that all blocks of the grid access: the larger of the estimates by `together` and
+        `distinct`."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
@@ -157,7 +161,8 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads more than once, by how much other data it accesses in between; arrays (C,)."""
+    """Bytes that a block loads more than once, grouped by how much other data the block accesses in between. Arrays are
+    (C,)."""
 
     far_bytes: tuple[Array, ...]
     """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
@@ -166,8 +171,8 @@ class Rereads:
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again because the cache no longer contains them. `part_bytes`
-        is the block's share of L2 in bytes. The larger of this share and `cache_bytes` counts.
+        """Return the bytes per block that must be loaded again because the cache no longer contains them. The cache is
+        assumed to hold `part_bytes` (the block's share of L2 in bytes) or `cache_bytes`, whichever is larger.
         """
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
@@ -187,8 +192,8 @@ def sampled_dram_bytes(
     """Return the bytes that one launch moves between L2 and DRAM, from a sample of its memory accesses.
 
     As in `dram_bytes`, blocks of a wave share the data that they load, and L2 keeps data between waves up to its
-    capacity. Unlike there, a kernel's spec does not declare how neighboring tiles overlap (such as the halo of a
-    stencil). The overlap comes from the sample.
+    capacity. Unlike in `dram_bytes`, the overlap of neighboring tiles (such as the halo of a stencil) comes from the
+    sample and not from the kernel's spec.
 
     Concurrent blocks share L2. If a block loads the same data twice, the second load comes from DRAM if all concurrent
     blocks together access more than L2 holds between the two loads.
@@ -198,7 +203,7 @@ def sampled_dram_bytes(
         footprints: Footprints of the tensors that the launch reads or writes.
         concurrent_blocks: Number of blocks that run on the GPU at the same time.
         l2_bytes: Size of L2 in bytes.
-        rereads: Bytes that each block loads more than once, or None if there are none.
+        rereads: Bytes that each block loads more than once. None if no block loads data more than once.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]

@@ -30,7 +30,7 @@ class NominalCosts:
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """Return the fields as rows of one array, (5, N), with scalars broadcast."""
+        """Return the fields as rows of one array, (5, N). Scalar fields are repeated N times."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]

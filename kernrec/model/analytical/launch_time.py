@@ -103,12 +103,13 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. The other arguments are rows, which `LaunchWork.rows` describes.
+        """Create the work of N launches. The arguments that are not listed here become rows of `LaunchWork.rows`, which
+        documents them.
 
         Args:
             variants: Index of each launch's code variant, (N,).
             terms: Number of blocks in the grid, then the trips of each loop over all blocks; (N,) each.
-            depth: Trips of each loop in the longest block, (N,) each.
+            depth: Number of trips of each loop in the longest block, (N,) each.
         """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
@@ -127,7 +128,7 @@ class LaunchTime:
     pipe_clk: Floats
     """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
     rows: Floats
-    """Other figures, (`TIMES`, C), which the properties of this class return."""
+    """Further results of the engine, (`TIMES`, C). The properties of this class return them."""
     dram_bytes: Floats
 
     @property
@@ -157,7 +158,8 @@ class LaunchTime:
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds that L2 needs, (C,), for its traffic or for atomic operations."""
+        """Return the seconds for which L2 is busy with its traffic or with atomic operations, whichever takes longer,
+        (C,)."""
         return np.asarray(self.rows[5])
 
     @property
@@ -179,7 +181,8 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks that a term of a demand adds to a block alone on an SM, without waits for memory."""
+    """Return the clock cycles that one term of `Demand.rates` (a block, or a trip of a loop) adds to the time of a
+    block that is alone on an SM. Waits for memory are not included."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -189,7 +192,8 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Return a GPU as an object of the C++ engine. `core_time` and `dram_time` are multipliers of a calibration."""
+    """Convert a GPU to an object of the C++ engine. `core_time` and `dram_time` are the multipliers of a
+    `Calibration`."""
     figures = microarchitecture(gpu)
     return query.Device(
         gpu.boost_clock_hz,
@@ -211,7 +215,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
 
 
 def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches on a GPU that `device` converted for the engine."""
+    """Return the time of launches on a GPU at the boost clock. `on_device` is the GPU as an engine object, from
+    `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
     # The demand may contain loops that no launch executes, and launches may have loops that the demand lacks.
@@ -224,8 +229,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return the additional cost of a problem's epilogue on a GPU, or None if the problem has none: core time in
-    seconds at the boost clock, energy of the core in joules at nominal voltage, and bytes of DRAM traffic.
+    """Return the additional cost of a problem's epilogue on a GPU as (core time in seconds at the boost clock, core
+    energy in joules at nominal voltage, bytes of DRAM traffic). Return None if the problem has no epilogue.
     """
     work = problem.definition.finishing(problem.sizes)
     if not work:

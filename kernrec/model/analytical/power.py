@@ -50,7 +50,8 @@ class VoltageCurve:
     steepness: float
     """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Coefficient of the linear term above the knee. With 1, voltage first rises in proportion to the clock."""
+    """Coefficient of the linear term above the knee. If it is 1, the voltage just above the knee rises in proportion to
+    the clock."""
     rise: float = 0.0
     """Fraction of the knee's voltage by which the voltage rises linearly from clock 0 to the knee."""
 
@@ -68,7 +69,8 @@ class VoltageCurve:
 
 @dataclass(frozen=True, eq=False)
 class ClockTable:
-    """Table of core clocks, with the voltage and the power that do not depend on the launch."""
+    """Table of core clocks, with the voltage at each clock and the part of the power that does not depend on the
+    launch."""
 
     clock_hz: Floats
     at_clock: Floats
@@ -128,7 +130,8 @@ class PowerModel:
     boost_hz: float
     """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock in hertz without a power limit. On desktop GeForce GPUs, it is above the data sheet's boost clock."""
+    """Clock in hertz at which the GPU runs if no power limit lowers it. On desktop GeForce GPUs, it is above the data
+    sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
@@ -161,7 +164,8 @@ class PowerModel:
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model like `for_gpu`, with custom coefficients that have the structure of `power.toml`."""
+        """Return the same as `for_gpu`, but for custom coefficients. `coefficients` has the structure of
+        `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -207,7 +211,8 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the idle power in watts, with minimum core voltage, a gated core clock and sleeping links."""
+        """Return the power in watts of the idle GPU: its core voltage is at the minimum, its core clock is gated, and
+        its links sleep."""
         return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
@@ -230,8 +235,8 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return the energy in joules at nominal voltage of all core events and of DRAM traffic of N launches, (N,)
-        each. `events` contains the number of events of each launch, keyed by event.
+        """Return (core energy, DRAM energy) of N launches in joules, (N,) each. The core energy is that of all core
+        events at nominal voltage. `events` contains the number of events of each launch, keyed by event.
         """
         core: Any = 0.0
         for event, count in events.items():
@@ -241,7 +246,8 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts without a power limit, (N,), for core clocks and events per second, by event."""
+        """Return the power in watts that N launches draw without a power limit, (N,). `clock_hz` contains their core
+        clocks, and `rates` contains their numbers of events per second, keyed by event."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -283,11 +289,13 @@ class PowerModel:
     def limit_some(
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
-        """Write the costs of the launches `places` to `costs`, (`LIMITED`, P, N), computed like `limit_launches`."""
+        """Compute the costs like `limit_launches`, but only of the launches with the indices `places`. Write them to
+        `costs`, (`LIMITED`, P, N)."""
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return operating points (see `apply_power_limit` for defaults) as a cached object of the C++ engine."""
+        """Convert pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
+        for the defaults of `apply_power_limit`."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -299,7 +307,8 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return pairs of power limit (or a limit for each launch) and highest clock as an object of the C++ engine."""
+        """Convert pairs of power limit and highest clock to an object of the C++ engine. A power limit may be one
+        number, or an array with one limit for each launch."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -323,8 +332,8 @@ class PowerModel:
             limited: Costs of the same launches under the power limit.
 
         Returns:
-            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first word of events, such as
-                `issue`.
+            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first words of the names of events,
+                such as `issue`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
@@ -359,7 +368,7 @@ class PowerModel:
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
-    of the voltage at the knee. `zeros` states that input data are constant, which takes less energy.
+    of the voltage at the knee. If `zeros` is true, the input data are assumed to be constant, which takes less energy.
     """
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.

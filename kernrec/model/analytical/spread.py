@@ -37,9 +37,11 @@ class Spread:
     """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
 
     time: float
-    """Half-width for a latency. It covers the common error of the kernel on the GPU and the config's own error."""
+    """Half-width for a latency. It covers the common error of all configs of the kernel on the GPU, and the config's
+    individual error."""
     ratio: float
-    """Half-width for the latency ratio of two configs of a kernel, problem and GPU. It covers their own errors."""
+    """Half-width for the ratio of the latencies of two configs of the same kernel, problem and GPU. It covers the
+    individual errors of both configs."""
     energy: float
     """Half-width for an energy, with the same parts of the error as `time`."""
     energy_ratio: float
@@ -47,7 +49,8 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of a config's own error. `ratio` covers two, which add in quadrature."""
+        """Return the logarithmic half-width for the individual error of one config's latency. `ratio` covers the
+        individual errors of two configs, which add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
@@ -73,7 +76,7 @@ class Widths:
     """Half-widths of the 90 % intervals of one quantity (latency or energy), for each of `REGIMES`, (4,)."""
 
     factors: Array
-    """Half-widths for the whole error, as factors."""
+    """Half-widths for the whole error (the common part and the individual part), as factors."""
     own: Array
     """Logarithmic half-widths for a config's individual error."""
 
@@ -145,13 +148,14 @@ class Estimate(float):
 
     @property
     def transferred(self) -> bool:
-        """Return whether the estimate comes from a model of other GPUs."""
+        """Return whether the estimate comes from a model that was trained only on other GPUs."""
         return self.source == Source.TRANSFERRED
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return the interval for comparing this config with other configs of the same kernel on the same problem: it
-        covers only the config's individual error. If this error is not known separately, return the whole interval.
+        """Return the ends of the interval for comparing this config with other configs of the same kernel on the same
+        problem. The interval covers only the config's individual error. If this error is not known separately, return
+        the whole interval.
         """
         if self.own is None:
             return self.low, self.high
@@ -159,7 +163,8 @@ class Estimate(float):
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
+        """Return the value and its intervals as a dictionary. Its keys consist of `quantity` and `unit`: for example,
+        `latency_s`, `latency_interval_s` and `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

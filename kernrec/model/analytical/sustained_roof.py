@@ -17,7 +17,8 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose operations no algorithm avoids. Winograd's and Fourier's algorithms avoid operations of convolutions."""
+"""Ops for which no algorithm needs fewer operations. Convolutions are missing, because Winograd's algorithm and FFTs
+need fewer."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of an ideal launch on a GPU. Operations take no time and no energy if some algorithm avoids
-    them, or if the GPU has no arithmetic in the data type. Then only the bytes bound the time.
+    """Return the figures of an ideal launch on a GPU. If some algorithm needs fewer operations for the op, or if the
+    GPU has no arithmetic in the data type, operations are assumed to take no time and no energy, so that only the bytes
+    bound the time.
     """
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
@@ -47,8 +49,8 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
-    """Return operations per second at the boost clock and joules per operation at nominal voltage of a GPU's fastest
-    arithmetic in a data type. The rate is 0 if the GPU has no such arithmetic.
+    """Return (rate, energy) of a GPU's fastest arithmetic in a data type. The rate is in operations per second at the
+    boost clock, and 0 if the GPU has no such arithmetic. The energy is in joules per operation at nominal voltage.
 
     At its peak rate, a tensor core is assumed to draw the same power in every data type, except for more power in f16
     and tf32, whose significands are wider.

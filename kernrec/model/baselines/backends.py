@@ -20,14 +20,14 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release date by backend and version: the date of the version's first wheel in Python's package index (looked up on 28
-November 2026), or empty if no wheel is in the index."""
+"""Release dates, keyed by backend, then by version: the date of the version's first wheel in Python's package index
+(looked up on 28 November 2026). The text is empty if the index contains no wheel of the version."""
 _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown. For a range of versions
-    from `versions_text`, return the dates of both ends."""
+    """Return the release date of a version of a backend, such as `2026-06-30`. Return None if the date is unknown. For
+    a range of versions from `versions_text`, return the dates of both ends."""
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
@@ -40,13 +40,14 @@ def known_versions(backend: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return the earliest and the latest version, as in `0.14.0 to 0.24.0`, or None if no version is known."""
+    """Return a text with the earliest and the latest of some versions, such as `0.14.0 to 0.24.0`. Return None if all
+    versions are unknown (None)."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
 
 def by_number(version: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders versions by their numbers: 0.5.9 is before 0.5.10."""
+    """Return a key that sorts versions by their numbers, so that 0.5.9 comes before 0.5.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]
 
 
@@ -66,8 +67,8 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the official names of backends (a sequence or comma-separated text, possibly with `@` and a version), or
-    an empty tuple for None. Raises `UsageError` if a backend or version is unknown."""
+    """Return the official names of backends. `names` is a sequence or a comma-separated text, and a name may end in `@`
+    and a version. If `names` is None, return an empty tuple. Raises `UsageError` if a backend or version is unknown."""
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     return tuple(dict.fromkeys(map(_named, typed)))
@@ -93,8 +94,8 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the user requested a backend: any if `wanted` is empty. Requested names may end in `@` and a
-    version. `SGLang (static scales)` also counts as SGLang."""
+    """Return whether the user requested a backend. If `wanted` is empty, every backend counts as requested. Requested
+    names may end in `@` and a version. `SGLang (static scales)` also counts as SGLang."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

@@ -40,7 +40,8 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of core events over energy of arithmetic in large matmuls, keyed by use of tensor cores (ten GPUs' median)."""
+"""Energy of all core events divided by the energy of the arithmetic, in large matmuls (median of ten GPUs). The key
+states whether the matmuls use tensor cores."""
 _FLOPS = 2.0 * 8192.0**3
 
 
@@ -55,7 +56,8 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types whose 16-bit activations backends convert during the call. `FORMATS` has the activations of formats."""
+"""Data types for which backends get 16-bit activations and convert them during the call. For the data types in
+`FORMATS`, that table states how activations are stored."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Precision:
     c_bytes: float
     """Bytes of a result element."""
     quantising_bytes: float
-    """Bytes that quantization moves per activation element: it reads 16 bits and writes the quantized element."""
+    """Bytes that quantization moves per activation element: the 16 bits that it reads, and the quantized element that
+    it writes."""
 
 
 def precision_of(dtype: str) -> Precision:
@@ -80,7 +83,8 @@ def precision_of(dtype: str) -> Precision:
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 if the GPU lacks it."""
+    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type. Return 0 if the GPU does not
+    support this arithmetic."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
 
@@ -102,7 +106,8 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights in the timed loop. Infinity if L2 was flushed before each launch."""
+    """Number of separate copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed before
+    each launch."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -138,14 +143,14 @@ class Bound:
     table: Array
     """Features of the problems, (F, N)."""
     constants: Mapping[str, float]
-    """Features that all problems share, by name."""
+    """Features that are equal for all problems, keyed by name."""
     log_sizes: Array
     """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N). They are a part of `table`."""
     work_s: Array | None = None
-    """Seconds of work on the GPU, without the host's time. Only set for ops whose calls were timed one at a time."""
+    """Seconds of work on the GPU, without the host's time. None for ops whose calls were not timed one at a time."""
 
     def at(self, numbers: Array) -> "Bound":
-        """Return the bound of the problems with these indices."""
+        """Return the part of the bound for the problems with the indices `numbers`."""
         parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
         work_s = None if self.work_s is None else self.work_s.take(numbers)
         table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
@@ -156,8 +161,9 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Return a bound with its table of features. Shapes: `sizes` (D, N), `total_s`, `shares` and `columns` (N,). The
-    fraction of the total that each of the times `shares` takes is a feature."""
+    """Create a bound, and fill its table of features. `sizes` is an array (D, N). `total_s`, and the values of `shares`
+    and `columns`, are arrays (N,). For each of the times in `shares`, its fraction of `total_s` is a feature. `columns`
+    contains further features."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -189,7 +195,8 @@ def features_of(op: str) -> Features:
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key of a kind of recorded problems: the data type, for some ops also that of another tensor."""
+    """Return the key of the kind of recorded problems to which a problem belongs. The key is the data type. For some
+    ops, it also contains the data type of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -202,7 +209,8 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return the lower bound of N problems with dimensions (N,) each, and their features by name, (N,) each."""
+    """Return (bound, features) of N problems. The bound is the lower bound on their times. The features are arrays
+    (N,), keyed by name. `dims` contains the sizes of each dimension, (N,)."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -212,7 +220,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the rates of a GPU for problems in a data type that were timed in this way."""
+    """Return the rates of a GPU for problems in a data type. `timing` states how the problems were timed."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -226,7 +234,8 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features for power: log2 of the fraction of the time (N,) that each part is busy, (N,) each."""
+    """Return the additional features with which trees predict power, (N,) each, keyed by name: for each resource in
+    `PARTS`, log2 of the fraction of the latency during which it is busy."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -268,7 +277,7 @@ class Device:
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """Return the features that only depend on the data type and the GPU, by name."""
+        """Return the features that depend only on the data type and the GPU, keyed by name."""
         tensor = self.gpu.peak_flops(self.dtype, tensor=True) > 0
         block = self.dtype == "f8block"
         return {"dtype.bytes": self.precision.b_bytes, "dtype.block": float(block), "dtype.tensor": float(tensor)}
@@ -310,14 +319,16 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Recorded version on this GPU, or else the range of versions on other GPUs. None if no version is stated."""
+    """Version of the backend that was recorded on this GPU. If none was, the range of versions that were recorded on
+    other GPUs. None if the recordings state no version."""
     latency_s: Estimate
     power_w: Estimate | None
-    """Power, or None if it was not recorded. `operating_point.at_point` then adds a `predicted` power."""
+    """Power in watts. None if power was not recorded; in this case, `operating_point.at_point` computes it with the
+    power model."""
     gpus: tuple[str, ...]
     """GPUs whose recordings the trees for latency were trained on."""
     recorded_as: str | None
-    """Recorded data type and layout, or None if they are those of the problem."""
+    """Data type and layout of the recordings, if they differ from those of the problem. Otherwise, None."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates; they may overlap."""
 
@@ -334,14 +345,15 @@ class PowerBase:
     """Additional power in watts at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`. The last axis of `latency_s` is the problem."""
+        """Return the power of N problems in watts, limited to `most_w`, in the shape of `latency_s`. The last axis of
+        `latency_s` has one entry for each problem."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 
 
 @lru_cache(maxsize=64)
 def power_base(gpu: GPU) -> PowerBase:
-    """Return the power of a GPU according to the power model."""
+    """Return the parts of a GPU's power according to the analytical power model."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, "bf16" if gpu.peak_flops("bf16", tensor=True) else "f16")
     beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]

@@ -26,7 +26,7 @@ Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
-"""Maximum number of nodes, so that 256 times the index of a node fits in 32 bits."""
+"""Maximum number of nodes. With this limit, 256 times the index of a node fits in 32 bits."""
 _MOST_BYTES = 16 << 20
 """Maximum size in bytes of decompressed trees."""
 
@@ -38,7 +38,8 @@ class CompactTrees:
     start: Array
     """Index of the first node of each tree, (T,)."""
     left: Array
-    """Index of the left child of each node, (N,). The right child comes next. A leaf has its own index."""
+    """Index of the left child of each node, (N,). The right child comes next. For a leaf, it is the index of the leaf
+    itself."""
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array

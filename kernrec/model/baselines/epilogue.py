@@ -38,13 +38,14 @@ def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Return whether a problem has a bias or an activation, which no recording has."""
+    """Return whether a problem has a bias or an activation. Recorded problems have neither."""
     return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation add to the matmul's kernel, and the seconds of a separate pass."""
+    """Return (fused, separate). The first is the number of seconds that bias and activation add to the matmul's kernel.
+    The second is the number of seconds of a separate kernel that reads and writes the result once more."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
@@ -64,7 +65,8 @@ _MULTIPLES = (8, 64)
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
-    """Return a matmul in its original form and with padded rows. Return an empty tuple if all rows are aligned."""
+    """Return the forms in which a backend could run a matmul whose rows are not aligned: with the original rows, and
+    with rows that are padded to each of `_MULTIPLES`. If all rows are aligned, return an empty tuple."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:

@@ -46,18 +46,19 @@ class VendorModel:
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached predictions, by problem and name of the GPU."""
+    """Cached predictions, keyed by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached (times of several problems, index of this problem) for each recorded set, by problem and GPU name."""
+    """Cached times of problems, keyed by problem and name of the GPU. For each recorded set that predicts the problem,
+    a value contains (times of several problems that were predicted together, index of this problem)."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached results of `_nearest`, by data type, layout and name of the GPU."""
+    """Cached results of `_nearest`, keyed by data type, layout and name of the GPU."""
 
     _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached `Kind` objects, by index of the set, backends, data type, layout and name of the GPU."""
+    """Cached `Kind` objects, keyed by index of the set, backends, data type, layout and name of the GPU."""
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
@@ -76,7 +77,8 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version from `superseded` on its recorded GPU, or return None if it is not covered."""
+        """Predict the latency and power of a superseded version (a result of `superseded`) on a GPU on which it was
+        recorded. Return None if the recordings do not cover the problem."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -86,8 +88,9 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that can run a problem, fastest first. There may be none. If a recorded
-        set contains this GPU, the set's backends that were only recorded on other GPUs are excluded."""
+        """Return a prediction for each backend that can run a problem, fastest first. The result is empty if no backend
+        can run the problem. If a recorded set contains this GPU, the set's backends that were only recorded on other
+        GPUs are excluded."""
         self.predict_many([problem], gpu)
         predictions = self._predicted[as_recorded(problem), gpu.name]
         if not has_epilogue(problem):
@@ -95,8 +98,9 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem, faster than `predict`. `beside` has further
-        problems that will be requested later: predicting all of them together takes little longer."""
+        """Return the latency of each backend that can run a problem. This method takes less time than `predict`.
+        `beside` contains problems that will be requested later. They are predicted together with `problem`, which takes
+        little longer than predicting one problem."""
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
             latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
@@ -106,8 +110,8 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return latencies for a problem, at least that of the fastest backend of each recorded set. The overall
-        fastest backend is always included. The arguments are those of `latencies`."""
+        """Return latencies of backends for a problem. The result contains at least the fastest backend of each recorded
+        set that predicts the problem. The arguments are those of `latencies`."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -115,12 +119,14 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the roof at the GPU's default power limit, as `operating_point.at_point` does."""
+        """If a latency is below the roof (the minimum time with any backend) at the GPU's default power limit, raise it
+        to the roof. `operating_point.at_point` does the same."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
-        """Return the reason why a backend cannot run a problem, keyed by backend, for recorded kinds of problems."""
+        """For each backend that was recorded for such problems but cannot run this problem, return the reason, keyed by
+        backend."""
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
@@ -151,7 +157,7 @@ class VendorModel:
         return parts
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> list[list[tuple[Timed, int]]]:
-        """Return the entries of `_timed` for these problems. Compute and cache missing entries."""
+        """Return the entry of `_timed` for each problem. Compute and cache missing entries."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
         together: dict[Kind, list[tuple[Problem, list[tuple[Timed, int]]]]] = {}
@@ -169,7 +175,8 @@ class VendorModel:
         return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Return the recorded sets that predict a problem, each with the backends that it predicts."""
+        """Select the recorded sets that predict a problem. For each, return a `Kind` with the backends that the set
+        predicts."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
@@ -200,8 +207,9 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return (index of the set, the set, whether the set contains the GPU) of each recorded set with a data type
-        and layout, or similar ones, nearest to the GPU first. Empty if the GPU has no arithmetic in the data type."""
+        """Return (index, set, whether the set contains the GPU) for each recorded set with this data type and layout,
+        or with similar ones. The sets whose GPUs are nearest to the GPU come first. If the GPU has no arithmetic in the
+        data type, return an empty list."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

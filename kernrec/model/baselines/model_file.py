@@ -30,8 +30,9 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write trees and a card (without the fields `format` and `trees`) to a folder, which is created if missing, and
-    return the path of the card. Trees from `stored` are already compressed."""
+    """Write a model's trees and card to a folder, which is created if missing. Return the path of the card. The
+    argument `card` lacks the fields `format` and `trees`, which are added. Trees that come from `stored` are already
+    compressed."""
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the card and the compressed trees of a stored model, for saving them together with other trees. Raises
+    """Return (card, compressed trees) of a stored model, so that they can be saved together with other trees. Raises
     `UsageError` for the same reasons as `load`."""
     load(path)
     card = json.loads(_content(path))

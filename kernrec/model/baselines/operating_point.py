@@ -48,7 +48,8 @@ EXTRAPOLATED = 0.6
 """Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change (median
 of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
-"""Factor of the 90 % interval of a power that was computed with the power model (`tools/evidence power`)."""
+"""Half-width, as a factor, of the 90 % interval of a power that was computed with the power model (`tools/evidence
+power`)."""
 _ROUNDS = 40
 
 
@@ -94,8 +95,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with its power limited to the GPU's power limit. If the power
-    was not recorded, it is computed with the power model."""
+    """Return a copy of a prediction for the default operating point, with its power limited to the GPU's power limit.
+    If the power was not recorded, it is computed with the power model."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -117,13 +118,14 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 _MOST_ROOFS = 512
-"""Number of problems per operating point at which the cache of minimum times is emptied."""
+"""If the cache of the minimum times at an operating point contains this many problems, it is emptied."""
 
 
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time in seconds of each problem with any backend, or 0 if the problem fits into L2."""
+    """Return the minimum time in seconds that any backend needs for each problem. If a problem fits into L2 and its
+    operations are assumed to take no time (see `ideal_launch`), its minimum time is 0."""
     roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
     if len(roofs) >= _MOST_ROOFS:
         roofs.clear()
@@ -231,7 +233,8 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy in joules at nominal voltage that static power and DRAM leave for core events."""
+    """Return the energy in joules, at nominal voltage, that remains for core events if the energy of static power and
+    of DRAM is subtracted from the energy of a call."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -302,9 +305,9 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return the minimum number of operations and the compulsory bytes of a problem. For uneven routing of experts,
-    these include the weights that the busiest GPU is expected to read. `kernel` names the kernels that ran, if known,
-    because some cuDNN kernels need fewer multiplications."""
+    """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
+    the bytes include only the weights that the busiest GPU is expected to read. `kernel` names the kernels that ran, if
+    known, because some cuDNN kernels need fewer multiplications."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))
@@ -312,7 +315,8 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return the result of `work_of` for uneven routing, where the busiest GPU only reads its expected weights."""
+    """Return the result of `work_of` if tokens are routed unevenly to experts. The busiest GPU reads the weights of
+    only those experts that are expected to get tokens."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

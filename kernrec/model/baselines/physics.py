@@ -30,16 +30,17 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Factor of the 90 % interval. `tools/evidence derived` prints its coverage of DeepBench."""
+"""Half-width of the 90 % interval, as a factor. `tools/evidence derived` prints which fraction of the times in
+DeepBench is within the interval."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
 """Fraction of a copy's bandwidth that operators other than matrix-vector products reach."""
 _MATVEC_SHARE = 0.75
 """Fraction of a copy's bandwidth that matrix-vector products reach: 1,350 GB/s on an A100 and 2,200 GB/s on an H100."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes that a block loads at the same time, by op. Each thread of the block loads 16 bytes and then waits."""
+"""Bytes that a block loads at the same time, keyed by op. Each thread of the block loads 16 bytes and then waits."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
-"""Number of times that a block reads its row, by op, if the row does not fit into registers."""
+"""Number of times that a block reads a row that does not fit into registers, keyed by op."""
 _WAIT_S = 0.6e-6
 """Seconds that a block waits for a load from DRAM."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
@@ -70,9 +71,9 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline at the default power limit, or None if the GPU has no arithmetic in the data type. The
-    backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
-    vLLM."""
+    """Return the predicted baseline of a problem at the default power limit. Return None if the GPU has no arithmetic
+    in the data type. The backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not
+    support, it is vLLM."""
     problem = as_matmul(problem)
     if not rate_of(gpu, problem.dtype):
         return None

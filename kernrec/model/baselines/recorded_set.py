@@ -65,20 +65,23 @@ class RecordedSet:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Further data types and layouts in which a backend takes about as long as in the recorded ones."""
+    """Data types and layouts that were not recorded, but in which a backend takes about as long as in the recorded
+    ones."""
     alike_width: float
     """Logarithm of a factor. 90 % of the times in `alike` data types and layouts are within it of a recorded time."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Multiples that sizes must have, by backend and dimension. The backend cannot run other problems."""
+    """For each backend and dimension: the number of which the size must be a multiple. The backend cannot run other
+    problems."""
     local: tuple[str, ...]
     """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds of problems (`kind_of`), by backend and GPU. Without an entry, all kinds were recorded."""
+    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. If there is no entry, all kinds were
+    recorded."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
@@ -93,7 +96,7 @@ class RecordedSet:
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Return whether the set covers problems with the dimensions of this problem."""
+        """Return whether the problem's dimensions belong to the case that the set covers."""
         return self.is_case(problem.sizes)
 
     @cached_property
@@ -107,9 +110,10 @@ class RecordedSet:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends that the set can predict for a problem on a GPU. On a recorded GPU, they were recorded on
-        it with such problems. Otherwise, all backends that support the GPU and were recorded with such problems count,
-        except `local` ones. If the GPU has no arithmetic in the data type, all backends count."""
+        """Return the backends that the set can predict for a problem on a GPU. If the GPU was recorded, these are the
+        backends that were recorded on it with problems of this kind. Otherwise, they are the backends that support the
+        GPU and were recorded with problems of this kind on any GPU, except the backends in `local`. If the GPU has no
+        arithmetic in the data type, return all backends."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
@@ -161,7 +165,8 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes, calibrated on held-out problems, or on held-out GPUs for unrecorded GPUs."""
+    """Interval for recorded sizes. It was calibrated on held-out problems if the trees are for a recorded GPU, and
+    otherwise on held-out GPUs."""
     between: Interval
     """Interval for unrecorded sizes, calibrated on held-out sizes of the dimensions in `RecordedSet.grid`."""
     sustained: bool = False
@@ -194,13 +199,16 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or `OTHER`."""
+    """Trees, keyed by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or
+    `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """For each GPU, the floor in seconds and the ratio of work to bound; empty if calls were timed in a stream."""
+    """For each recorded GPU, (floor in seconds, ratio of work to lower bound). The mapping is empty if calls were timed
+    in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power models of the recorded GPUs that the trees for power correct, or None if they correct the power limit."""
+    """Power of each recorded GPU according to the power model, which the trees for power correct. None if these trees
+    correct the power limit instead."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
@@ -211,7 +219,8 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all are inside."""
+        """Return the distance of each problem from the range of the recorded sizes and work, (N,). Return None if all
+        problems are within the range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

@@ -39,8 +39,8 @@ _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest item count that is evaluated to limit the time of smaller counts, by op. A backend can pad a problem, so it
-never needs longer for fewer items (rows, images or sequences)."""
+"""Largest item count that is evaluated to limit the time of problems with fewer items, keyed by op. A backend can pad a
+problem, so it never needs longer for fewer items (rows, images or sequences)."""
 _FARTHEST_ELSE = 1 << 14
 """Largest item count that is evaluated for all other ops."""
 
@@ -64,15 +64,16 @@ class Reader:
     """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Return `base`, (S, N) or (1, N), corrected by the trees and limited to `least` (N,) and `most`, (S, N).
-        Features are (F, N), and those that differ between backends (S, N) each."""
+        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return the corrected values, (S, N), limited to
+        the range from `least` (N,) to `most`. `table` (F, N) contains the features that are equal for all backends, and
+        `own` contains the features that differ between backends, (S, N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between each problem's value and either end of its interval."""
+        """For each problem, return the factor between its predicted value and either end of its interval."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -86,7 +87,8 @@ class Reader:
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return a value with the interval that a factor defines. The upper end is at most `most`."""
+        """Return an estimate with the interval from `value / factor` to `value * factor`. The upper end is limited to
+        `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
@@ -114,8 +116,9 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return the index in `DIMS` of the dimension that counts the items of a matmul, the index for batched matmuls
-        (-1 if there is none), and the largest count to evaluate."""
+        """Return (index, index if batched, largest count). The first two are indices in `DIMS` of the dimension that
+        counts the items, for single and for batched problems, or -1 if there is no such dimension. The last is the
+        largest item count to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -131,14 +134,16 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithm of the factor that widens intervals for unrecorded data types and layouts, or 0."""
+        """If the data type or layout was not recorded, return the logarithm of the factor by which intervals are
+        widened. Otherwise, return 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return each backend's version on this GPU, or else the range of its versions on other GPUs."""
+        """Return the recorded version of each backend on this GPU. For a backend that was not recorded on this GPU,
+        return the range of its recorded versions on other GPUs."""
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -151,18 +156,21 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the trees of a quantity that are nearest to the GPU."""
+        """Return the trees of a quantity that fit the GPU best: those of the GPU, or else of its architecture, or else
+        of all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout, or None if they are those of the problems."""
+        """Return the data type and layout of the recordings. Return None if the problems have the same data type and
+        layout."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees of a quantity, prepared for a bound's table, cached until a table has other features."""
+        """Return the decision trees that predict a quantity, prepared for the feature table of a bound. The result is
+        cached until a table with different features is passed."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -199,7 +207,8 @@ class Timed:
     kind: Kind
     bound: Bound
     distances: Array | None
-    """Distance of each problem from the recordings, (N,), or None if all problems are inside."""
+    """Distance of each problem from the range of the recorded problems, (N,). None if all problems are within the
+    range."""
     off_grid: list[bool]
     """Whether each problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
     seconds: Array
@@ -209,7 +218,7 @@ class Timed:
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
-        """Compute the features and times of problems."""
+        """Compute the features of problems, and predict the time of each backend for each problem."""
         chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
         for problem in problems:
             flat += kind.dims_of(problem.sizes)
@@ -234,7 +243,8 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return the powers in watts, (S, N), and the factors of their intervals, or None if no power was recorded."""
+        """Return (powers, factors). The powers are in watts, (S, N). For each problem, a factor states the half-width
+        of the interval of its powers. Return None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -250,8 +260,8 @@ class Timed:
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
-        """Return the name of a backend, its latency for a problem, and the seconds of the latency that the launch
-        takes."""
+        """Return (name, latency, launch time) of the backend with index `place` for the problem with index `number`.
+        The launch time is the part of the latency, in seconds, that the launch takes."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)

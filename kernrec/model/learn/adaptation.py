@@ -30,7 +30,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements in a fit. If there are more, evenly spaced ones are used."""
+"""Maximum number of measurements in a fit. If there are more measurements, evenly spaced ones are selected."""
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
@@ -67,8 +67,8 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to measured configs with features `matrix` (M, F), M >= 1, and log(measured / predicted)
-    (M,)."""
+    """Fit a correction to M >= 1 measured configs. `matrix` (M, F) contains the features of the configs, and `residual`
+    (M,) contains log(measured / predicted)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
@@ -94,7 +94,8 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process; return the length scale, the weights (M,) and the absolute leave-one-out errors (M,)."""
+    """Fit a Gaussian process to the errors of M measured configs. Return (length scale, weights, absolute leave-one-out
+    errors). The weights and the errors are arrays (M,)."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -113,8 +114,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the factor of each feature, (F,), that maximizes the posterior probability. The optimizer is Rprop
-    (Riedmiller and Braun, 1993), in logarithmic parameters."""
+    """Return the relevance of each feature, (F,): the factor by which to multiply the feature. The relevances maximize
+    the posterior probability. The optimizer is Rprop (Riedmiller and Braun, 1993), in logarithmic parameters."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -133,8 +134,9 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return the negative log posterior and its gradient. `parameters` (2 + F,) are log noise, log length scale and log
-    relevances; `apart` (F, M * M) has the squared differences between every two rows."""
+    """Return (negative log posterior, its gradient). `parameters` (2 + F,) contains the logarithms of the noise, of the
+    length scale and of the relevances. `apart` (F, M * M) contains the squared differences between every two rows, for
+    each feature."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))
@@ -157,7 +159,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation, (F,) each. The deviation is infinite for a constant or unknown feature."""
+    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation of a constant or unknown
+    feature is infinite."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)

@@ -40,7 +40,8 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Spread assumed for a constant feature: a factor of two for log2 features, or 1 for fractions."""
+"""Standard deviation assumed for a constant feature. It means a factor of two if the feature is a log2, and 1 if the
+feature is a fraction."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Extent:
 
     low: Array
     high: Array
-    """99th percentile of each feature. `low` is the first percentile."""
+    """99th percentile of each feature. The field `low` is the first percentile."""
     spread: Array
     """Standard deviation of each feature; infinity for a feature without any known value."""
     part: Array
@@ -72,7 +73,8 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether each feature of a candidate, (F,), is within its range. The distance is 0 in this case."""
+        """Return whether all features of a candidate, (F,), are within their ranges. If they are, the candidate's
+        `distance` is 0."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -83,9 +85,10 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of candidates with features (C, F) from the training data, (C,), or 0 within all ranges.
-        It is log(1 + r) / 2, where r is the root mean square excess beyond the features' ranges in standard deviations.
-        The feature group with the largest r counts, because a shape of another size differs in few features."""
+        """Return the distance of candidates with features (C, F) from the training data, (C,). If all features of a
+        candidate are within their ranges, its distance is 0. Otherwise, it is log(1 + r) / 2, where r is the root mean
+        square excess beyond the features' ranges in standard deviations. The feature group with the largest r counts,
+        because a shape of another size differs in few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
@@ -114,7 +117,8 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the interval's key for a GPU, a data type and, unless `row_kind` is empty, a kind of rows."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows (see `features.row_kind`). If
+    `row_kind` is empty, return the key for the GPU and the data type."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -139,7 +143,7 @@ class Interval:
 
     @property
     def summary(self) -> str:
-        """Description of the held-out data behind the interval."""
+        """Text that describes the held-out data on which the interval was calibrated."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -148,14 +152,15 @@ class Interval:
         return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return the lower and upper ends of the intervals around predictions (C,) at distances (C,) or one
-        distance."""
+        """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` contains the
+        distances of the candidates from the training data, (C,), or one distance for all."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of an interval with this `Interval.width`."""
+    """Return the factor between a prediction and either end of its interval, for an `Interval.width` and a distance
+    from the training data."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -175,7 +180,7 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """Return the analytical model's interval, used if no group of this kind was held out."""
+    """Return the analytical model's interval. It is used if no group of this kind was held out."""
     return Interval(_PRIOR, 0, kind)
 
 
@@ -224,7 +229,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
     """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
-    level. `score` (N,) ascends; `share` (N,) is the cumulative weight."""
+    level. `score` (N,) contains the widths that the rows need, in ascending order, and `share` (N,) contains the
+    cumulative weights of the rows."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

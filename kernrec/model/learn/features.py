@@ -94,12 +94,14 @@ class ModelInputs:
 
     @classmethod
     def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
-        """Create model inputs from an array (Q, C) whose rows are the quantities in `QUANTITIES`."""
+        """Create model inputs for C candidates from an array (Q, C) with one row for each of the Q quantities in
+        `QUANTITIES`."""
         rows = {name: quantities[row] for name, row in _OWN.items()}
         return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
 
     def quantities(self) -> Array:
-        """Return an array (Q, C) with a row for each quantity in `QUANTITIES`; unknown and derived ones are NaN."""
+        """Return an array (Q, C) with a row for each quantity in `QUANTITIES`. The rows of unknown quantities, and of
+        quantities that are derived from others, are NaN."""
         rows = np.full((len(QUANTITIES), len(self)), np.nan)
         for name, row in _OWN.items():
             if (values := getattr(self, name)) is not None:
@@ -171,10 +173,11 @@ QUANTITIES = (
 rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Rows of `QUANTITIES` from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
+"""Indices of the quantities in `QUANTITIES` that come from `LimitedCosts`, from `NominalCosts`, and from the shape of
+the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Row of each input of `ModelInputs` that fills exactly one row of `QUANTITIES`."""
+"""Row index of each field of `ModelInputs` that fills exactly one row of an array of `QUANTITIES`, keyed by field."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -230,23 +233,25 @@ def parts(columns: Sequence[str]) -> Array:
 
 
 def _alignment(values: Array) -> Array:
-    """Return log2 of the largest power of two that divides each value; 0 for values below 1, NaN for unknown values."""
+    """Return log2 of the largest power of two that divides each value. The result is 0 for values below 1, and NaN for
+    unknown values."""
     whole = np.nan_to_num(values).astype(np.int64)
     power = np.log2(np.where(whole > 0, whole & -whole, 1))
     return np.where(np.isnan(values), np.nan, power)
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the features of C candidates for F columns from `names`, (C, F), float32. A feature is NaN if an input is
-    unknown or the kernel does not have the tunable."""
+    """Return the features of C candidates as a float32 array (C, F). `columns` contains the names of the F features, as
+    the function `names` returns them. A feature is NaN if an input is unknown or the kernel does not have the tunable.
+    """
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
     return filled
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features (C, F) that depend only on a tunable; all other columns are NaN. `tunables` has arrays
-    (C,)."""
+    """Return an array (C, F) whose columns of tunables are filled. All other columns are NaN. `tunables` contains the
+    values of each tunable, (C,), keyed by tunable."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -275,11 +280,12 @@ def _ratios(columns: tuple[str, ...]) -> Array:
 
 _TUNABLE = "unaligned"
 ROW_KINDS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
-"""Kinds of row lengths that occur in the data, by value of the tunable `unaligned`."""
+"""Kinds of tensor rows in the training data, keyed by the value of the tunable `unaligned`."""
 OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of rows that the tunable `unaligned` of a config states, or empty text if there is none."""
+    """Return the kind of tensor rows (a value of `ROW_KINDS`, or `OTHER_ROWS`) that the tunable `unaligned` states for
+    a config. If the tunable has no value for the config, return an empty string."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

@@ -40,15 +40,15 @@ class Forest:
     """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
     go right."""
     value: Array
-    """Threshold of each split (equal values go right), then the values of the leaves, float32, (T (2**(L + 1) -
-    1),)."""
+    """Threshold of each split, followed by the value of each leaf, float32, (T (2**(L + 1) - 1),). Features that are
+    equal to the threshold go right."""
     base: float
     """Constant added to the sum of leaves."""
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
         """Convert an `xgboost.Booster` that was trained with squared errors. Raises `ValueError` if a tree is too deep,
-        or a number in it is implausible."""
+        or contains an implausible number."""
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
         trees = learner["gradient_booster"]["model"]["trees"]

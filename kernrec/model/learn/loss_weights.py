@@ -29,8 +29,8 @@ def loss_weights(
         cost: Measured cost of each row, (N,). Rows whose cost is NaN get weight 0.
         problem: Number that identifies each row's problem, (N,).
         sharpness: Exponent of the weights.
-        trust: Additional relative weight of each row, (N,), or None for equal weights. The best cost of a problem is
-            taken from the rows with the largest `trust`.
+        trust: Additional relative weight of each row, (N,). None if all rows have the same additional weight. The best
+            cost of a problem is taken from the rows with the largest `trust`.
     """
     measured = np.isfinite(cost)
     weights = np.zeros(len(cost))

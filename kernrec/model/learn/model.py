@@ -27,8 +27,8 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and its lower bound. Of 4, 8, 16 and 32, it ranked recorded f32
-matmuls best without increasing the errors of their times."""
+"""Exponent of the smooth maximum of a corrected time and its lower bound. Of the exponents 4, 8, 16 and 32, this one
+ranked recorded f32 matmuls best without increasing the errors of their times."""
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
@@ -55,14 +55,16 @@ def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return log(corrected / analytical time), (C,), raised near or below the minimum from `least_log_ratio`, (C,)."""
+    """Limit corrections from below. `log_ratio` (C,) contains log(corrected time / analytical time), and `least` (C,)
+    is the minimum from `least_log_ratio`. Return `log_ratio` with values near or below the minimum raised."""
     return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS
 
 
 HEADS = ("latency", "power")
-"""Quantities with their own trees, which predict log(measured / analytical) of the latency or the power."""
+"""Quantities that a model corrects. Each has its own trees, which predict log(measured / analytical)."""
 SHAPE = "shape"
-"""Key of the trees for unmeasured GPUs, which predict how the latencies of a problem's configs differ."""
+"""Key of the trees that are used for GPUs without measurements. They predict how the latencies of a problem's configs
+differ from each other."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals by quantity (`latency` or `energy`), then by key. A key is a GPU, a GPU and a data type
-    (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`), `*` for all GPUs together,
-    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
+    """Intervals, keyed by quantity (`latency` or `energy`), then by a key that states when the interval applies. A key
+    is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`),
+    `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
-    """Scores on held-out groups, by name."""
+    """Scores of the model on held-out groups, keyed by the name of the score."""
     gpus: tuple[str, ...]
     """GPUs in the training data. `kernels` (source hash by name) and `ops` also describe the training data."""
     kernels: Mapping[str, str]
@@ -86,7 +88,7 @@ class Model:
     helps_new_kernels: bool = False
     """Whether the model had smaller errors than the analytical model on each of two or more held-out kernels."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
-    """Trees by quantity (`HEADS`), or by `SHAPE`."""
+    """Trees of each quantity, keyed by a member of `HEADS` or by `SHAPE`."""
 
     @property
     def helps_new_gpus(self) -> bool:
@@ -123,8 +125,8 @@ class Model:
             least: Lower bound on the correction by the `SHAPE` trees, (C,), from `least_log_ratio`. None for no bound.
 
         Returns:
-            log(corrected / analytical) by quantity, (C,) each, and the distance of each candidate from the training
-            data, (C,).
+            (log ratios, distances). The log ratios are log(corrected / analytical), (C,), keyed by quantity. The
+            distances are those of the candidates from the training data, (C,).
         """
         distance = self.extent.distance(rows)
         parts = self.parts(gpu_known)
@@ -144,18 +146,19 @@ class Model:
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median latency error on held-out GPUs or kernels (`kind`). `by` is empty
-    for the trained model, or ` of the prior` for the analytical model."""
+    """Return the name of the score that contains the median error of latency on held-out GPUs or kernels (`kind`). `by`
+    is ` of the prior` for the score of the analytical model, and empty for the score of the trained model."""
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that is the median error of differences between a problem's configs."""
+    """Return the name of the score that contains the median error of the latency differences between a problem's
+    configs."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score that is the efficiency of the top recommendation on held-out GPUs."""
+    """Return the name of the score that contains the efficiency of the top recommendation on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"
 
 

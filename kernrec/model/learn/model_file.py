@@ -105,7 +105,8 @@ def _only_writer(folder: Path) -> Iterator[None]:
 
 
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
-    """Delete trees of a model that are not in `current`, and temporary files that a killed training process left."""
+    """Delete the files with trees of a model that are not in `current`, and temporary files that a killed training
+    process left."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
     left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of `write_whole`.
     for path in folder.iterdir():
@@ -117,8 +118,8 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """Load a model. Return the model and its card.
 
     Args:
-        trees: Whether to read the trees now. If False, the trees are read on first use, which can raise the same
-            errors.
+        trees: Whether to read the trees now. If False, the trees are read when they are first used. Their use can then
+            raise the errors below.
 
     Raises:
         UsageError: A file cannot be read, is damaged, or does not fit this version of kernrec.
@@ -184,7 +185,8 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of problems in a card's `training` entry. Cards of shipped models only store the number."""
+    """Return the number of training problems that the `training` entry of a card states. Cards of shipped models store
+    only this number, and other cards store the problems."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 

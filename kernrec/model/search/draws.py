@@ -30,7 +30,7 @@ def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float,
         own: Degrees of freedom of the second distribution, whose numbers are independent.
 
     Returns:
-        Draws from the first and from the second distribution, (rows, columns) each.
+        (first, second): draws from the first and from the second distribution, (rows, columns) each.
     """
 
     def draw() -> CacheEntry:

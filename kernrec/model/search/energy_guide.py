@@ -26,14 +26,16 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 FIRST_ENERGY = 10
-"""Number of energy measurements in the first round, which takes the fastest configs. No model of power exists yet."""
+"""Number of energy measurements in the first round, in which the energies of the fastest configs are measured. No model
+of power exists yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 """Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and `_ROUND_SHARE` of the energy
 measurements so far. Rounds are small, because the model of power improves after each round.
 """
 _RISK_FACTOR = 1.5
-"""Number of half-widths of its interval by which a config's cost may be lower than expected. A value of 1 is too small:
-the model often misjudges the config of lowest energy more than others (hotspot and expdist in `tools/evidence search`).
+"""The energy of a config is measured only if its cost would be useful when it is lower than expected by this many
+half-widths of its interval. A value of 1 is too small: the model often misjudges the config of lowest energy more than
+others (hotspot and expdist in `tools/evidence search`).
 """
 
 
@@ -42,14 +44,16 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Factor of the coordinate for latency. Two random configs differ as much in latency as in all other coordinates."""
+"""Factor by which the coordinate for latency is multiplied. As a result, two random configs differ as much in latency
+as in all other coordinates."""
 
 
 class PowerModel:
     """Model that predicts the logarithm of a config's power from the config and its latency."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model on at least two measured configs: points, log latencies and log powers, (N,) each."""
+        """Train the model on N >= 2 measured configs, given as points, logarithms of latency (N,) and logarithms of
+        power (N,)."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -57,7 +61,8 @@ class PowerModel:
         """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return the expected log power of C configs, and the half-widths of the intervals around it, (C,) each."""
+        """Return (expected, half-widths), (C,) each, for C configs: the expected logarithms of their powers, and the
+        half-widths of the intervals around these logarithms."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -67,7 +72,7 @@ class PowerModel:
 
 def _conformal(scores: Array) -> float:
     """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of the absolute errors,
-    (N,), mixed with the errors that the prior assumption expects.
+    (N,), mixed with the normally distributed errors of the prior assumption (`_PRIOR_WEIGHT`).
     """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
@@ -79,7 +84,7 @@ def _conformal(scores: Array) -> float:
 
 
 class EnergyGuide(ObjectiveSearch):
-    """Search of one space by expected improvement of an objective, with few energy measurements."""
+    """Search of one space for the config of lowest cost, by expected improvement, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
@@ -93,7 +98,7 @@ class EnergyGuide(ObjectiveSearch):
         self._search = search
         self._draw = np.random.default_rng(seed)
         self._model: PowerModel | None = None
-        self._learned = 0  # Number of energies that the model was trained on.
+        self._learned = 0  # Number of measured energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
         """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
@@ -144,7 +149,8 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return log costs of configs and half-widths of their intervals, (C,) each. Missing energies are predicted."""
+        """Return (log costs, half-widths of their intervals) of configs, (C,) each. Energies that were not measured are
+        predicted."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

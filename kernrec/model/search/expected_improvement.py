@@ -28,9 +28,9 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Number of measurements before the first Gaussian process is fitted, with predictions and without them. Without
-predictions, 10 random configs led to better results on the recorded spaces than 15 random configs, or than one config
-for each value of each tunable (`tools/evidence search`).
+"""Number of measurements before the first Gaussian process is fitted: if the configs have predicted latencies, and if
+they do not. Without predictions, 10 random configs led to better results on the recorded spaces than 15 random configs,
+or than one config for each value of each tunable (`tools/evidence search`).
 """
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Number of configs in a batch, after which the Gaussian process is fitted again: the larger of `_BATCH` and
@@ -38,9 +38,11 @@ _BATCH, _BATCH_SHARE = 5, 0.1
 (`tools/evidence search`), and larger batches can be compiled ahead.
 """
 _FITTED = 256
-"""Maximum number of measurements in a fit: the fastest half, and a random sample of all other measurements."""
+"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of those used are the
+fastest, and the other half is a random sample of the rest."""
 SCORED = 20_000
-"""Maximum number of configs to score for a batch. If more are left, offspring of the fastest configs are scored."""
+"""Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring of the fastest configs
+are scored."""
 _PROMISING = 512
 """Number of configs of greatest expected improvement from which a batch is chosen."""
 PARENTS = 30
@@ -60,8 +62,8 @@ class ExpectedImprovement:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
-                none.
+            predicted_s: Predicted latencies in seconds, (C,). NaN for configs without a prediction. None if no config
+                has a prediction.
             seed: Seed of all random choices.
         """
         # Import SciPy already here, so that a missing library raises an error before any measurement.
@@ -119,7 +121,8 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return positions in `scored`, the most promising first. `best` is the lowest measured log latency."""
+        """Return positions in the array `scored` of configs, the most promising config first. `best` is the lowest
+        measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
@@ -201,7 +204,8 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return configs with measured latency whose energy to measure, most important first; each at most once."""
+        """Return configs with measured latency whose energy to measure, most important first. Each config is returned
+        at most once."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""
@@ -228,7 +232,8 @@ class ObjectiveSearch(ABC):
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost (for a front, of lowest energy-delay product), or None."""
+        """Return the config of lowest measured cost. In a search for a Pareto front, the cost is the energy-delay
+        product. Return None if no cost was measured."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

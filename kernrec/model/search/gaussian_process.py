@@ -75,7 +75,8 @@ class GaussianProcess:
     """Gaussian process that is conditioned on known values. Raise `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition the process on known values, (M,), at M points. Learn the hyperparameters if they are None."""
+        """Condition the process on known values, (M,), at M points. If `hyperparameters` is None, learn the
+        hyperparameters."""
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -93,8 +94,9 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return coordinates scaled by the relevances, their covariance with the known values, (C, M), and the solution
-        of the Cholesky factor for this covariance, (M, C).
+        """Return (scaled, across, solved) for C points. `scaled` contains the points' coordinates, scaled by the
+        relevances. `across`, (C, M), is the covariance of the points with the known values. `solved`, (M, C), is
+        `across` after solving with the Cholesky factor of the known values' covariance.
         """
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
@@ -102,18 +104,19 @@ class GaussianProcess:
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return the expected value at each of C points and its variance, (C,) each. The variance excludes noise."""
+        """Return (expected values, variances) at C points, (C,) each. The variances exclude measurement noise."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Return the covariance of the values at C points, (C, C). It excludes noise."""
+        """Return the covariance of the values at C points, (C, C), without measurement noise."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Predict each known value from all others, and return the errors and their standard deviations, (M,) each."""
+        """Predict each known value from all other known values. Return (errors of these predictions, standard
+        deviations of the errors), (M,) each."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -156,7 +159,8 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Number of distinct offspring to breed, and mean number of mutated tunables of a child."""
 _MOST_CHOICES = 32
-"""Number of values above which a tunable counts as a quantity, so that mostly the size of a difference matters."""
+"""Number of values above which a tunable counts as a quantity. For a quantity, two values are similar if their
+difference is small. For other tunables, it mostly matters whether the values differ."""
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring. Several are needed if few children are configs of the space."""
 FEWEST = 20
@@ -195,14 +199,16 @@ class SearchSpace:
         self.points = _points(tunables, self.log_s, self._genes)
         """Points that represent the configs, with a group for each tunable and a group for the predicted latency."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
-        """Inputs of trees, (C, T + 1): logarithms of the tunables, and of the predicted latency."""
+        """Inputs of the boosted trees of a genetic search, (C, T + 1): logarithms of the tunables, and of the predicted
+        latency."""
 
     def __len__(self) -> int:
         return len(self.log_s)
 
     @cached_property
     def covering(self) -> Array:
-        """Return indices of configs that cover each value of each tunable, each by the config of best prediction."""
+        """For each value of each tunable, select the config with this value whose predicted latency is lowest. Return
+        the indices of the selected configs."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
@@ -241,8 +247,8 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Return a number for each row of genes (N, T) that identifies the row, (N,). The numbers are floats, because the
-    product of the numbers of values, (T,), may exceed the range of integers.
+    """Return a number for each row of `genes` (N, T), (N,). Two rows have the same number only if they are equal. The
+    numbers are floats, because the product of the numbers of values, (T,), may exceed the range of integers.
     """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):

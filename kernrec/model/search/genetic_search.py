@@ -5,7 +5,7 @@
     score        Boosted trees (XGBoost, with the weighted loss of `kernrec.model.learn.loss_weights`) predict the
                  latency and power of the children. The most promising children and a few random children are selected.
     energy       The latency of all selected children is measured. Their energy is predicted as measured latency times
-                 predicted power. Only for the children of lowest predicted energy, the energy is measured.
+                 predicted power. Energy is measured only for the children of lowest predicted energy.
 
 The number of measurements in a round depends on how well the models predicted the last round ("dynamic updating" in the
 paper). The signal-to-noise ratio of a model is the variance of the measurements divided by the mean squared error of
@@ -26,7 +26,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST = 15
-"""Number of configs in the first round. The energy of all of them is measured, too."""
+"""Number of configs in the first round. The energies of all these configs are measured, too."""
 ROUND, LEAST_ROUND = 20, 5
 """Maximum and minimum number of configs in a later round."""
 LEAST_ENERGY = 1
@@ -69,8 +69,9 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return unmeasured configs: those that cover each value of each tunable, then all others. In both parts,
-        configs with better predictions come first.
+        """Return the unmeasured configs. The first configs together contain each value of each tunable
+        (`SearchSpace.covering`), and all other configs follow. In both parts, configs with better predictions come
+        first.
         """
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
@@ -102,7 +103,8 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return indices of `size` children: some random children, and the children of lowest expected cost."""
+        """Select `size` children: some random children, and the children of lowest expected cost. Return their
+        indices."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -145,7 +147,8 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return predicted log power of configs with known log latencies, (N,), or zeros if energy does not count."""
+        """Return the predicted logarithms of the powers of configs with known logarithms of latency, (N,). If the cost
+        does not depend on energy, or fewer than two energies were measured, return zeros."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -156,7 +159,8 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train trees, with more weight on configs of low log cost, and return a function that predicts values."""
+        """Train boosted trees to predict `values` from `features`, with more weight on configs of low log cost. Return
+        a function that predicts the values for other rows of features."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -165,7 +169,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round to measure: 1 / (1 + signal-to-noise ratio) of a model's last predictions.
+    """Return the fraction of the next round's configs to measure: 1 / (1 + r), where r is the signal-to-noise ratio of
+    a model's predictions for the last round.
 
     Args:
         measured: Logarithms of the measurements of the last round.

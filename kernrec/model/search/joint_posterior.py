@@ -5,12 +5,12 @@ modeled as its prediction plus an error. The error is the sum of these parts:
 
     shared      x(p, c) . w, with the features x of the contender and one weight vector w for all problems. So each
                 measurement also informs about other problems.
-    problem     The same for all contenders of a problem, and of any size (`_LEVEL`). It does not affect which contender
-                is best, but it affects the first measurement of a problem.
+    problem     The same for all contenders of a problem, and possibly large (`_LEVEL`). It does not affect which
+                contender is best, but it affects the first measurement of a problem.
     kernel      The same for all contenders of one kernel on a problem. A part of it is shared between problems by w.
     smooth      Specific to a problem, and similar for similar configs (Matern 3/2).
-    own         Specific to a config on a problem, with heavy tails: a few configs are far off, even if similar configs
-                are as expected.
+    own         Specific to a config on a problem, with heavy tails: a few configs differ much from their predictions,
+                even if similar configs do not.
 
 If the scale of the errors is known, all parts are Gaussian and the posterior is exact. If w is known, the problems are
 independent. So a measurement only changes the block of its problem and the (F, F) precision of w (Rasmussen and
@@ -65,7 +65,8 @@ _LENGTH = 0.7
 _SCALE_PRIOR = 20.0
 """Weight of the prior assumption that `Contenders.deviation` is right, expressed as a number of measurements."""
 _NEVER = 20.0
-"""Difference between the log cost of a contender that cannot run and the log costs of all other contenders."""
+"""Amount by which the log cost of a contender that cannot run is assumed to exceed the log costs of all other
+contenders."""
 LEAST_REACH = 0.13
 """Minimum of the reach, in logarithms. The reach is the assumed bound on how far the cost of the best contender can be
 below that of the current choice: the larger of this value and the standard deviation of the choice's error. No config
@@ -95,8 +96,8 @@ class Contenders:
     deviation: Array
     """Standard deviation of the part of a contender's error that other configs of its kernel do not share, (C,)."""
     features: Array
-    """Features by which contenders of different problems share errors, (C, F). The length of a row is about the
-    standard deviation of the contender's log error, including the error of its kernel.
+    """Features x that determine the shared part of the errors, (C, F). The length of a row is about the standard
+    deviation of the contender's log error, including the error of its kernel.
     """
     coordinates: Array
     """Coordinates of each contender, (C, D). The distance between two contenders states how different they are."""
@@ -107,7 +108,8 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections, (C, any number), with the same columns for all problems; or None."""
+    """Inputs of the trees that learn corrections of the predictions, (C, any number), with the same columns for all
+    problems. None if no corrections are learned."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Measured:
 
 
 class _Block:
-    """Posterior of a problem's contenders for known w: log costs `mean + slope @ w`, and an error of `covariance`."""
+    """Posterior of a problem's contenders for known weights w. Their log costs are `mean + slope @ w` plus an error
+    with the covariance `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -167,7 +170,8 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return the matrix that the measurements of this problem add to the precision of w, (F, F)."""
+        """Return the matrix (F, F) that the measurements of this problem add to the precision (inverse covariance) of
+        w."""
         return np.asarray(self._informed.T @ self._informed)
 
 
@@ -219,7 +223,8 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement of a problem, and record how it changed the stated regret and the choice."""
+        """Add a new measurement of a problem. Record by how much the measurement changed the stated regret of the
+        problem and the cost of its choice (see `regret_record`)."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -288,19 +293,21 @@ class JointPosterior:
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the unweighted expected regret of a problem's choice, corrected by the record of earlier regrets."""
+        """Return the expected regret of a problem's current choice, without the problem's weight. It is corrected by
+        the record of earlier stated regrets (`RegretRecord.factor`)."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return the expected regret (see `regret`), and the probability that each contender is the best, (C,)."""
+        """Return (regret, probabilities). The regret is that of the method `regret`. The probabilities, (C,), are those
+        of each contender being the best."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the two parts of the uncorrected expected regret of a problem's current choice: if the posterior is
-        right, and if the problem is misjudged. Each part is multiplied by the probability of its case.
+        """Return the expected regret of a problem's current choice, before its correction, as (part if the posterior is
+        right, part if the problem is misjudged). Each part is multiplied by the probability of its case.
         """
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
@@ -321,7 +328,8 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return draws of the log costs of a problem's contenders, (draws, C), without the error that all share."""
+        """Return random draws of the log costs of a problem's contenders, (draws, C). The draws exclude the part of the
+        error that all contenders of the problem share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
@@ -349,7 +357,8 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
+        """Return by how much the weighted mean regret of all problems grows if the problem of largest weight among the
+        unsettled problems (`unsettled`) is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
@@ -357,9 +366,9 @@ class JointPosterior:
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Return contender and weighted gain of each next measurement of a problem. Each measurement is that of
-        greatest gain if earlier ones give the expected results ("kriging believer"). Effects on other problems are
-        ignored.
+        """Plan the next measurements of a problem. For each, return (contender, weighted gain). Each measurement is the
+        one with the greatest gain, assuming that the earlier measurements give the expected results ("kriging
+        believer"). Effects on other problems are ignored.
 
         A gain is at most the reach divided by the number n of measurements that the problem already has: the best of n
         configs is on average 1/n as far from the limit of the hardware as a single config (the minimum of n
@@ -397,7 +406,8 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return by how much each possible measurement is expected to lower the log cost of the choice, (measurements,).
+    """For each possible measurement, return by how much it is expected to lower the log cost of the problem's choice,
+    (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).

@@ -29,7 +29,8 @@ SPREADS = 3.0
 EAGER = 1.0
 """Number of standard deviations below the mean by which half of the next configs are chosen."""
 SEARCHES, WRONG = 14, 0
-"""Number of searches of recorded spaces in a test, and number that missed a config better by the margin."""
+"""Number of test searches of recorded spaces, and number of those that missed a config that is better than the found
+config by more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1
@@ -112,7 +113,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Return the trees' mean and standard deviation of each criterion for `rest`, (len(rest), criteria) each."""
+        """Train trees on the configs `ran`. Return (mean, standard deviation) of the trees' predictions of each
+        criterion for the configs `rest`, (len(rest), criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -125,12 +127,14 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize, (N, 1 or 3): the log costs, (N, 1 or 2), and with two costs also their mean."""
+    """Return the criteria to minimize, (N, 1 or 3): the log costs `log`, (N, 1 or 2). If there are two costs, the mean
+    of their logarithms is a third criterion."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of trees, (C, F): logarithms of varying tunables, and of products and ratios of pairs."""
+    """Return the inputs of the trees, (C, F): logarithms of the tunables that vary, and logarithms of the products and
+    ratios of each two of these tunables."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

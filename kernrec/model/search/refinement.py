@@ -33,7 +33,8 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """The corrections of predictions are learned again when the number of measurements has grown by this factor."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again, and the later interval."""
+"""Numbers of new measurements at which the common scale of errors is estimated again: each of `_RESCALED_AT`, and each
+multiple of `_RESCALED_EVERY`."""
 
 
 @dataclass
@@ -73,7 +74,8 @@ class Refinement:
     """Decide which visit to make next, given the measurements of all earlier visits."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with a posterior and expected durations. `noise` is the standard deviation of a log measurement."""
+        """Begin with a posterior and expected durations. `noise` is the standard deviation of the logarithm of a
+        measured cost."""
         self.posterior = posterior
         self.costs = costs
         self._noise = noise
@@ -94,7 +96,8 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """Return the visit of a problem with the greatest gain per second, or None if all contenders are measured."""
+        """Return the visit of a problem with the greatest gain per second. Return None if all contenders of the problem
+        are measured."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence
@@ -105,8 +108,8 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second, except of problems in `without`, or None if there is
-        none.
+        """Return the visit with the greatest gain per second among all problems that are not in `without`. Return None
+        if none of these problems has a contender to measure.
         """
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]

@@ -1,4 +1,5 @@
-"""Check whether expected regrets were right, and correct them, by comparing their reductions with actual gains.
+"""Check whether expected regrets were right, and correct them, by comparing by how much they fell with by how much
+choices improved.
 
 The regret of a problem is the log cost of the chosen config minus that of the best config. A model states the expected
 regret before and after each measurement. If the model is right, the expected regret falls on average by as much as the
@@ -23,7 +24,8 @@ _MEMORY = 60.0
 _PRIOR = 4.0
 """Weight of the prior assumption that stated regrets are right, expressed as a number of observed losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
+"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior, expressed as a number of
+observed losses."""
 _DRAWS = 2048
 
 
@@ -64,7 +66,7 @@ class RegretRecord:
 
         Args:
             stated: Uncorrected expected regret of each problem, if the model is right about the problem.
-            misjudged: Additional expected regret of each problem, in case that the model misjudges the problem.
+            misjudged: Additional expected regret of each problem, for the case that the model misjudges the problem.
             weights: Weights of the problems.
             seed: Seed of the draws.
         """

@@ -42,9 +42,9 @@ class PartOfSpace:
 
     space: Space
     rows: Array
-    """Row of each config in the space, ascending, (C,)."""
+    """Row index of each config in the table of the whole space, in ascending order, (C,)."""
     variants: Array
-    """Number of each config's variant, (C,). Configs of the same variant are profiled together."""
+    """Index of the variant to which each config belongs, (C,). Configs of the same variant are profiled together."""
     profiled: Array
     """Whether each config has a profile, bool (C,)."""
 
@@ -55,11 +55,11 @@ def profile_promising(
     """Profile the configs of a large space that may be among the best.
 
     Args:
-        query: query whose objective and bounds the first answer uses.
+        query: query with the objective and bounds of the first answer, which `first_front` receives during profiling.
         part: configs that can run the problem.
 
     Returns:
-        The configs that failed, with reasons, and the number of configs that were not profiled.
+        (failures, number of configs that were not profiled). Each failure has a config and the reason why it failed.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -87,7 +87,8 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return latency in seconds and energy in joules of the configs, (C, 2); NaN for a config without a prediction."""
+    """Return an array (C, 2) with the latency in seconds and the energy in joules of each config. If there is no
+    prediction for a config, its values are NaN."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])
@@ -179,7 +180,7 @@ def analyze(
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
-        # If a profile exists, the source can be compiled, so failing configs do not end the analysis.
+        # If a profile exists, the source could be compiled, so do not end the analysis when configs fail.
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
@@ -188,7 +189,7 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # storing new profiles would also have stored the kernel
+    if before and not made:  # New profiles are stored together with their kernel.
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))
@@ -199,7 +200,8 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raise `UsageError` if a tunable has no effect. The tunable probably has another name in the kernel's source."""
+    """Raise `UsageError` if a tunable has no effect, which is usually because the kernel's source has another name for
+    it."""
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

@@ -29,10 +29,12 @@ _SAVE_ROWS = 500
 _HOPELESS = 24
 """Number of failed configs after which profiling ends if no config has succeeded."""
 _STOPPED = 2
-"""Number of stopped compilations, each of minutes, after which profiling ends if no config has succeeded."""
+"""Number of compilations that were stopped after several minutes. At this number, profiling ends if no config has
+succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
+"""Callback that receives the number of finished configs and the total number of configs. The total may be an upper
+bound, or 0 if it is unknown."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
 """Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""
@@ -55,14 +57,16 @@ class ProfilingOptions:
     first_front: Callable[[Answer, int], None] | None = None
     """Callback that receives a first answer during profiling, and the number of configs profiled so far."""
     profiles: Profiles | None = None
-    """Function that compiles and emulates configs; None to use that number of `processes` on this machine."""
+    """Function that compiles and emulates configs; None to do this on this machine with `processes` worker
+    processes."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; expected at least 1")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a function that reports `before` plus its argument, out of `total` configs, to `progress`."""
+        """Return a function that receives a number of finished configs, adds `before`, and passes the sum and `total`
+        to `progress`."""
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
@@ -87,13 +91,15 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the keys of the variants with valid profiles in the user's database, which is created if needed."""
+        """Return the keys of the kernel's variants that have valid profiles in the user's database. The database is
+        created if it does not exist."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
 
     def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the variants that the current emulator counted, or whose counts come from the spec's probes."""
+        """Return the keys of the variants in a table that have valid counts. Counts are valid if they are from the
+        current version of the emulator, or from the probes of the kernel's spec."""
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -158,9 +164,9 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # This runs the user's Python code, so only workers may do it.
+            if job.triton is not None:  # Only workers may run the user's Python code.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-            ((_, compiled),) = compile_many([job], processes=1)  # The result is usually cached.
+            ((_, compiled),) = compile_many([job], processes=1)  # The output is usually cached.
             if isinstance(compiled, CompileError):
                 raise compiled
             module = parse(compiled.ptx)
@@ -174,7 +180,8 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles configs with these worker processes, by emulation or with the spec's probes."""
+    """Return a function that profiles configs in these worker processes. If a kernel's spec defines probes, it uses
+    them; otherwise, it emulates a sample of thread blocks."""
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

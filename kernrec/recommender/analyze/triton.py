@@ -65,7 +65,7 @@ def analyze_triton(
 
 
 def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
-    """Profile the configs of a described Triton call, and recommend the best configs.
+    """Profile the configs of a Triton call that a `TritonCall` or a file describes, and recommend the best configs.
 
     Args:
         call: the call, or the .toml file that describes it.
@@ -83,7 +83,7 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """Return the source file and the name of a function decorated with `@triton.jit`. Other decorators are ignored.
+    """Return (source file, name) of a function that is decorated with `@triton.jit`. Other decorators are ignored.
 
     Raises:
         UsageError: the function is not decorated with `@triton.jit`, or has no source file.
@@ -115,7 +115,8 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Write an array's values to a file in the cache, whose name is a hash of the content, and return its path."""
+    """Write an array's values to a file in the cache, and return the file's path. The file's name is a hash of the
+    values."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

@@ -128,7 +128,7 @@ class ModelScope:
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
-        """Return the scope for a problem with another kind of rows (`row_kind`)."""
+        """Return a copy of the scope for problems whose matrices have rows of another alignment (`row_kind`)."""
         if kind == self.row_kind:
             return self
         if (scope := self._by_rows.get(kind)) is None:
@@ -178,7 +178,8 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Compare the accuracy on held-out GPUs with that on GPUs of the training; empty if no GPU was held out."""
+        """Return a sentence that compares the model's accuracy on held-out GPUs with its accuracy on the GPUs of its
+        training data. The result is empty if no GPU was held out."""
         scores = self.model.scores
         names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -216,14 +217,14 @@ def interval_of(
     """Return the interval of a model's estimates for problems without measurements.
 
     The interval is the widest of those for new problems, for a new GPU and for a new kernel, as far as they apply. The
-    interval for new problems is the most specific one that the model has: for the kind of rows and data type on the
-    GPU, for the data type on the GPU, for the GPU, or for all GPUs.
+    interval for new problems is the most specific one that the model has: for the alignment of rows and the data type
+    on the GPU, for the data type on the GPU, for the GPU, or for all GPUs.
 
     Args:
         quantity: `latency` or `energy`.
         gpu: name of the GPU; None if the model was not trained on this GPU.
         kernel_known: whether the model was trained on the kernel.
-        row_kind: kind of rows of the problem (`features.row_kind`).
+        row_kind: alignment of the rows of the problem's matrices (`features.row_kind`).
     """
     by_group = model.intervals.get(quantity, {})
     keys = [on_rows(gpu, dtype, row_kind), on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
@@ -242,7 +243,8 @@ class AppliedModel:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each kind of rows. The engine refers to a kind of rows by its index in this list."""
+        """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this
+        list."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         layers, different_gpu = [], []
         for each in (scope.beneath, scope):

@@ -100,7 +100,7 @@ class Estimates:
 
     @property
     def source(self) -> Array:
-        """Index of each source in `SOURCES`, int8."""
+        """Index in `SOURCES` of the source of each estimate, int8."""
         return self.for_each(self.kinds[_SOURCE].astype(np.int8))
 
     @property
@@ -176,7 +176,7 @@ class Costs:
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
     def part(self, part: slice) -> "Costs":
-        """Return the costs of some of the candidates."""
+        """Return the costs of the candidates in the slice `part`."""
         return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     @classmethod
@@ -287,8 +287,8 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds, as in `kinds_of`, of N measured values with 90 % intervals, (N,) each. A measured config shares
-    no error with other configs."""
+    """Return the kinds of N measured values, in the form of `kinds_of`. The 90 % intervals extend from `low` to `high`,
+    (N,) each. A measured config shares no error with other configs."""
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
@@ -317,7 +317,8 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor on predictions and the remaining fraction of the shared variance."""
+    """Return (factor, fraction), given the ratios of measured to predicted values. `factor` is the factor that scales
+    the predictions. `fraction` is the fraction of the shared variance that remains after scaling."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -329,7 +330,9 @@ def _scale(ratios: Array) -> tuple[float, float]:
 def _interval(
     value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
-    """Return the ends of the intervals of N values; `unstated` is the relative half-width if none is stated."""
+    """Return (low, high), the ends of the 90 % intervals of N measured values. If a row states no interval, its
+    half-width is the fraction `unstated` of the value. Every half-width is at least the fraction `least` of the
+    value."""
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
         values = np.array(bounds, dtype=np.float64)  # This conversion turns None into NaN.

@@ -39,7 +39,7 @@ class LaunchTable:
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
-    """Profile of each variant, without sectors that hit in L1 if it comes from a sample of blocks."""
+    """Profile of each variant. If it comes from a sample of blocks, it does not count sectors that hit in L1."""
     sample: SampledLaunch | None
     """Further results of the emulated blocks, if the kernel was profiled from a sample of blocks; otherwise None."""
     access: TensorAccess
@@ -72,8 +72,9 @@ class LaunchGeometry:
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs of quick costs for each term of the demand: clocks of the busiest pipe, clocks of a block that is alone on
-    its SM, and joules of the core; (terms, 3, configs)."""
+    """Inputs of quick costs for each term of the demand, (terms, 3, configs): the clock cycles for which the busiest
+    pipe is occupied, the clock cycles that a block takes if it is alone on its SM, and the energy of the core in
+    joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -100,7 +101,8 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clocks of each later launch in quick costs. Its blocks are assumed only to start, load once and store."""
+"""Clock cycles that quick costs assume for each launch after the first. Its blocks are assumed only to start, load once
+and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
@@ -159,7 +161,8 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Compute the work of every config in one launch from a sample of blocks, (rows, configs)."""
+    """Compute the work of every config in one launch of a kernel that was profiled from a sample of blocks. The result
+    has one row for each quantity that the engine needs, (rows, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

@@ -28,11 +28,11 @@ class MeasuredRows:
     """Measurements and failures of one kernel on one problem and GPU, at one operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Ascending rows of the kernel's space that contain the measured configs."""
+    """Row indices of the measured configs in the kernel's config space, in ascending order."""
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measurements of these configs, in the order of `rows`."""
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Ascending rows of the space that contain configs which failed and must not be recommended."""
+    """Row indices of the configs that failed and must not be recommended, in ascending order."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Number of failed configs, keyed by the outcome of the failed run."""
     stale: int = 0
@@ -43,7 +43,8 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return the positions in `rows` (ascending) of the measured configs, and their measurements."""
+        """Return (positions, measurements) of the measured configs among the configs in `rows`, which must be in
+        ascending order. `positions` contains their positions in `rows`."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))

@@ -61,7 +61,7 @@ class ModelStore:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; only the shipped data is used")
         for note in stack.notes:
             self._warn(note)
-        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # True for a broken link too
+        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # `lexists` is true for broken links
             self._warn(f"{folder} is not a folder; your models are not used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
@@ -83,7 +83,8 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return path, modification time and size of each file in the folders, then the number of calibrations."""
+        """Return (path, modification time, size) of each file in the folders. A last tuple contains the number of
+        calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
         listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
@@ -148,7 +149,8 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model of the kernel itself, whose result a model of the op can correct further."""
+        """Return the scope of the trained model of the kernel itself, as opposed to that of the op. The op's model can
+        correct the costs from the kernel's model further. Return None if the kernel has no usable model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":

@@ -40,7 +40,7 @@ class Prediction:
     on_problem: ProblemSpace
     """Config space of the kernel on the problem, or on the first problem if this object covers several problems."""
     rows: Array
-    """Rows of the space that contain the estimated configs, (C,)."""
+    """Row index of each estimated config in the config space, (C,)."""
     in_engine: Any
     """The engine's `Costs`, which contains the predicted costs."""
     number: int = 0
@@ -58,7 +58,7 @@ class Prediction:
 
     @cached_property
     def runnable(self) -> Array:
-        """Ascending rows of the space that contain configs which can run the problem and did not fail when measured."""
+        """Row indices, in ascending order, of the configs that can run the problem and did not fail when measured."""
         rows: Array = self.in_engine.runnable(self.number, self.problem)
         return rows
 
@@ -72,7 +72,8 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Minimum and maximum number of emulated blocks of the first launch, over the configs; 0 without sampling."""
+        """Minimum and maximum number of emulated blocks of the first launch, over the configs. Both are 0 if the kernel
+        was not profiled from a sample of blocks."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -98,12 +99,13 @@ class Prediction:
 
     @property
     def launches(self) -> list[tuple[Array, LaunchTime]]:
-        """Positions and times of the configs that perform each launch, in order. Positions count from the kernel's
-        first config. Launches that no config performs are missing."""
+        """(positions, times) of the configs that perform each launch, in the order of the launches. Positions count
+        from the kernel's first config. Launches that no config performs are omitted."""
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return the times of each launch of the config at `position`, each with the config's index in these times."""
+        """Return (times, index) for each launch that the config at `position` performs. `times` contains the times of
+        all configs that perform the launch, and `index` is the index of this config in `times`."""
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))
@@ -138,8 +140,9 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 
 
 def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
-    """Return core seconds, DRAM seconds, core joules and DRAM joules of each problem's epilogue (such as a bias),
-    (problems, 4), or None if no problem has an epilogue."""
+    """Return the costs of each problem's epilogue, such as a bias, (problems, 4). The columns are the time of the core,
+    the time of DRAM, the energy of the core and the energy of DRAM, in seconds and joules. Return None if no problem
+    has an epilogue."""
     each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
     if each.count(None) == len(each):
         return None
@@ -155,9 +158,10 @@ def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array 
 _in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
-"""Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
-quick time is the number of waves of blocks, times the longer of the work of the busiest pipe and the latency of a
-block. The quick energy is the energy of the core. DRAM is ignored, and later launches only add overhead."""
+"""Maximum number of configs of a kernel that are estimated in full on a problem. They are the configs with the lowest
+quick costs. The quick time is the number of waves of blocks, times the longer of the work of the busiest pipe and the
+latency of a block. The quick energy is the energy of the core. DRAM is ignored, and later launches only add
+overhead."""
 
 
 @dataclass(frozen=True, eq=False)

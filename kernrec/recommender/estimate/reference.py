@@ -130,8 +130,9 @@ def predict_references(
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
-    """Return the time of a library according to a physical model, for problems for which no backend was recorded, and
-    the upper end of its interval in seconds. Return None if the physical model does not apply."""
+    """Return (reference, high) for a problem for which no backend was recorded. `reference` is the time of a library
+    according to a physical model, and `high` is the upper end of its interval in seconds. Return None if the physical
+    model does not apply."""
     from kernrec.model.baselines.physics import derived
 
     if (by_physics := derived(as_matmul(problem), gpu)) is None:

@@ -24,8 +24,8 @@ Array = np.ndarray
 _SECTOR_BYTES = 32.0
 _SECTORS_PER_REQUEST = 4  # One access of a warp to local memory, with one word per lane.
 _L1_LATENCY_CLK = 33.0
-"""Latency of a load that hits in L1, in clocks. It is 32 to 34 on GPUs from Turing to Hopper (RRZE-HPC/gpu-benches,
-gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
+"""Latency of a load that hits in L1, in clock cycles. It is 32 to 34 on GPUs from Turing to Hopper
+(RRZE-HPC/gpu-benches, gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
@@ -39,7 +39,7 @@ runs of 128 bytes 1.02 to 1.13 times, and runs of 256 bytes 1.00 to 1.02 times. 
 128 bytes, which does not agree.
 """
 _NEAR_TURN_CLK = 1.25
-"""Clocks that L2 needs for an atomic operation on another sector within the same 512 bytes.
+"""Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
 
 The value is fitted to private histograms whose blocks add up all of their bins. On GPUs from an RTX 3060 to an RTX
 3080, 512 bins of 4 bytes, with eight bins per sector, reach 47 G additions per second. This corresponds to 3.2
@@ -72,7 +72,8 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how much data a block of each variant loads again after other data, or None if it is not known."""
+        """For each variant, return how much data a block loads again after it has loaded other data. Return None if the
+        profiles do not state this."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -118,10 +119,10 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clocks for the atomic operations of all blocks on the most contended address.
+        """Return the number of L2 clock cycles that all atomic operations on the most contended address take.
 
-        An operation takes one clock. Operations on nearby addresses, within a few hundred bytes, are added, because on
-        any GPU only the L2 slices that hold these bytes can execute them.
+        An operation takes one clock cycle. Operations on nearby addresses, within a few hundred bytes, are added,
+        because on any GPU only the L2 slices that hold these bytes can execute them.
 
         Args:
             variants: rows of the profiles.
@@ -185,8 +186,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # If several blocks read the same data at the same time, all of them wait for DRAM, although only one request gets
-    # there. Data that an earlier wave of blocks read come from L2, as far as L2 can hold the data of the launch.
+    # If several blocks read the same data at the same time, all of them wait for DRAM, although only one request
+    # reaches DRAM. Data that an earlier wave of blocks read come from L2, as far as L2 can hold the data of the launch.
     figures = microarchitecture(gpu)
     again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -202,8 +203,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the part of a grid whose blocks have work, which is the fraction `busy` of all blocks. Idle
-    blocks are assumed to lie along the first axis."""
+    """Return the extents, along each axis, of the part of a grid whose blocks have work. `busy` is the fraction of all
+    blocks that have work. Idle blocks are assumed to lie along the first axis."""
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
@@ -223,7 +224,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """Add the cost of register spills and local memory to profiles. A spill is assumed to run as often as the code with
     the most live registers."""
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # 32 lanes: one 32-byte sector per byte of a lane
+    spilled = table.spill_bytes * warps  # one byte per lane in 32 lanes fills a 32-byte sector
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:
@@ -250,8 +251,9 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """Return the data of each tensor that the blocks of some variants access. `tensor_bytes` has the sizes by name, and
-    `scratch` names the tensors that exist only between launches."""
+    """For each tensor, return which data the blocks of some variants read and write. `tensor_bytes` contains the sizes
+    of the tensors, keyed by tensor name. `scratch` contains the names of the tensors that exist only between
+    launches."""
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -276,8 +278,8 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of the requested sectors that hit in L1, and the fraction of loads that hit entirely. `cache`
-    is the size of L1 per block in bytes."""
+    """Return (sectors, loads). `sectors` is the fraction of the requested sectors that hit in L1. `loads` is the
+    fraction of the loads whose sectors all hit in L1. `cache` is the size of L1 per block in bytes."""
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (

@@ -57,7 +57,8 @@ class StaticTable:
     launches: tuple[LaunchTable, ...]
     """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether each config's code does not spill registers, bool (rows,); always true for a sample of blocks."""
+    """Whether each config's code does not spill registers, bool (rows,). It is always true if the kernel was profiled
+    from a sample of blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -195,7 +196,8 @@ class StaticTable:
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return the ascending rows of the configs that can run a problem and have a profile of every launch.
+        """Return the row indices, in ascending order, of the configs that can run a problem and have a profile of every
+        launch.
 
         Args:
             measured: rows of the configs that were measured. They are included even if their code spills.
@@ -204,8 +206,8 @@ class StaticTable:
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return whether each config's code and profiles are usable and it fits into an SM, ignoring constraints, bool
-        (rows,)."""
+        """Return a mask of the configs with usable code, a profile of every launch, and blocks that fit into an SM,
+        bool (rows,). The kernel's constraints are ignored."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -222,7 +224,8 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return the mask `can` without the configs that lack a profile of a launch that they perform, bool (rows,)."""
+        """Return the mask `can`, cleared for the configs that lack a profile of a launch that they perform, bool
+        (rows,)."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -286,7 +289,8 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending rows of the otherwise runnable configs whose blocks are too large for an SM."""
+        """Return the row indices, in ascending order, of configs that could run except that their blocks are too large
+        for an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
@@ -312,7 +316,8 @@ class StaticTable:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def plan(self, on_problem: ProblemSpace) -> Any:
-        """Return the kernel in the engine's form, cached if the launch geometry does not depend on the problem."""
+        """Return the kernel in the engine's form (`kernel_plan`). The result is cached if the launch geometry does not
+        depend on the problem."""
         if self._plans:
             return self._plans[0]
         plan = kernel_plan(self, on_problem)
@@ -321,7 +326,7 @@ class StaticTable:
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
-        """Return the geometry of launch number `index`, cached if it does not depend on the problem."""
+        """Return the geometry of launch number `index`. The result is cached if it does not depend on the problem."""
         if cached := self._geometries.get(index):
             return cached
         spec, launch = self.kernel.launches[index], self.launches[index]

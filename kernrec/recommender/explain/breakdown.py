@@ -68,7 +68,8 @@ class LaunchDetail(JsonForm):
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds that are lost because a block uses resources in turn, and too few other blocks keep them busy."""
+    """Seconds that are lost because a block uses one resource after another, and too few other blocks use the idle
+    resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -94,7 +95,7 @@ class Roofline(JsonForm):
 
     @property
     def ridge(self) -> float:
-        """Operations per byte from which a kernel is compute bound."""
+        """Number of operations per byte of DRAM traffic at and above which a kernel is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
@@ -115,10 +116,11 @@ class Explanation:
     bottleneck: str
     """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component: predicted proportions of the energy of `recommendation`."""
+    """Energy in joules, keyed by component. The energy of `recommendation` is divided among components in the predicted
+    proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
-    """Figures that `report.difference` compares between configs, keyed by name."""
+    """Figures in which configs are compared (`report.difference`), keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
@@ -148,8 +150,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Predicted times by resource are for the boost clock. Scale the times of core resources to the actual clock, and
-    # all times to the total latency.
+    # The predicted time of each resource is for the boost clock. Scale the times of core resources to the actual clock,
+    # and all times to the total latency.
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
@@ -184,7 +186,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Return the seconds by resource. DRAM and launch times are multiplied by `others`, all other times by `core`."""
+    """Scale the seconds of each resource to the actual clock. The times of DRAM and launch are multiplied by `others`,
+    and all other times by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -256,7 +259,7 @@ def _roofline(
 def _figures(
     recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """Return the figures of a config that are compared between configs, keyed by name."""
+    """Return the figures in which a config is compared with other configs, keyed by name, such as `DRAM traffic`."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))

@@ -14,7 +14,8 @@ _SECTOR = 32
 _WORTH = 0.03
 """Minimum relative speedup for which advice is given. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Fraction of useful bytes, active lanes or ideal wavefronts below which advice on a line is given."""
+"""Advice on a line is given if less than this fraction of its bytes is useful, of its lanes is active, or of its
+wavefronts is needed."""
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
@@ -72,7 +73,7 @@ def line_advice(
 
 
 class _Totals:
-    """Totals over all source lines of a kernel, to which the waste of a single line is compared."""
+    """Sums over all source lines of a kernel. The waste of a single line is compared with these sums."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -90,7 +91,8 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if resources take these fractions of their current time."""
+    """Return the speedup of a launch if the time of each resource is multiplied by its factor in `factors` (by default
+    1)."""
     parts = launch.time_s
     longest = max(parts.values())
     after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())
@@ -190,7 +192,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """Yield advice to reuse data for the line that reads most, if the kernel reads its data many times."""
+    """If the kernel reads its data many times, yield advice to reuse data in the line that reads most."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return
@@ -199,7 +201,7 @@ def _of_reads(
     times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
     if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
         return
-    rest = 1 - 0.75 * most.moved / moved  # Assume that each thread then computes four results per read.
+    rest = 1 - 0.75 * most.moved / moved  # Assume four results per read after the change.
     yield LineAdvice(
         file, line, source(file, line).strip()[:60],
         f"re-read: each byte is read {times:.0f} times from L1 or L2",

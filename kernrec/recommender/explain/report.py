@@ -28,7 +28,8 @@ _PAIR_WORTH = 0.01
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roofline from which no other config can gain much: at most a factor of 1.4."""
+"""If a config reaches this fraction of the speed that the roofline model allows, other configs can gain at most a
+factor of 1.4."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -121,8 +122,11 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return latency and energy of all candidates, (points, C) each. If the candidate at `position` was measured, scale
-    the predictions of other candidates by its ratio of measured to predicted costs."""
+    """Return (latency, energy) of all candidates, as arrays (points, C).
+
+    If the candidate at `position` was measured at `point`, the costs of the candidates that were not measured at this
+    point are multiplied by the ratio of this candidate's measured costs to its predicted costs.
+    """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -155,7 +159,8 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by name, or 1 if the figure was zero only before."""
+    """Return the relative change of each figure from `before` to `after`, keyed by the figure's name. If a figure was
+    zero before but is not zero after, its change is 1."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -164,7 +169,8 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return a config's speed as a fraction of the roofline, with only the compulsory memory traffic."""
+    """Return a config's speed as a fraction of the speed that the roofline model allows if each tensor is read or
+    written only once."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
@@ -187,7 +193,8 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is explained by default. Errors are those of `explainable`."""
+    """Return the top recommendation for an op, which is the config that is explained by default. The errors are those
+    of `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -201,7 +208,8 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
 
     Args:
         request: request that names an op or a kernel.
-        best: result of `recommended`, if the request names an op. Its kernel is used. None to compute it if needed.
+        best: result of `recommended`, if the request names an op. The kernel of this recommendation is used. If it is
+            None, the recommendation is computed when needed.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
@@ -295,7 +303,8 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the other config to the explained one; empty without another config."""
+        """Relative change of each figure from the other config to the explained one. It is empty if there is no other
+        config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

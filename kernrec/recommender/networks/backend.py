@@ -34,31 +34,34 @@ BATCHES = (1, 8, 64)
 """Batch sizes at which backends are compared to select one for a network. All have equal weight."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers of a network, each with the problem of one pass, in the data type and layout of the layer's answer."""
+"""Pairs (layer, problem) of a network. The problem is one pass of the layer, in the data type and layout for which
+kernrec answered."""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
-    """Return the backend that the network's totals use (empty if there is none), and a baseline for each layer.
+    """Select the backend for the network's totals, and return (backend, baselines).
+
+    The backend is empty if none has baselines or none is wanted. `baselines` has a baseline or None for each layer.
 
     Among the requested backends that have baselines for all layers, the fastest is selected. If no backend covers all
-    layers, the backend is selected whose missing layers take the least time. A layer for which there is neither a
-    baseline of this backend nor a recommendation has the baseline of another backend.
+    layers, the backend is selected for which the layers without a baseline take the least time. A layer for which there
+    is neither a baseline of this backend nor a recommendation has the baseline of another backend.
 
     Args:
         answered: layers of the network with their answers.
         query: query with the operating point, and the backends to consider.
-        wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty to select one
-            backend.
+        wanted: `KERNREC` to select no backend, `MIXED` to select the fastest backend for each layer, or empty to select
+            one backend for all layers.
     """
     gpu = answered[0][1].gpu
 
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers), gpu)
         each = [baselines_of_layer(context, *pair, gpu, query.point, query.backends) for pair in layers]
-        # Predictions by physics are the same for all backends, so they cannot tell which backend is faster. Totals of
-        # backends use only baselines from recorded data.
+        # Baselines that are predicted only from the GPU's data are the same for all backends, so they cannot tell which
+        # backend is faster. Use only baselines that are based on recorded data.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -125,7 +128,8 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer at another operating point, or the existing one if the backend has none there."""
+    """Return the baseline of a layer's backend at another operating point. If the backend has no baseline at that
+    point, return the layer's existing baseline."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     library = (_library(baseline),)
@@ -138,7 +142,7 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the layers at each batch size of `BATCHES` to which they can be scaled."""
+    """Return one list of scaled layers for each batch size in `BATCHES` to which the network can be scaled."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
@@ -151,7 +155,11 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return the seconds of the layers that lack a baseline of `program`, and the seconds of all layers."""
+    """Return (seconds of the layers without a baseline of `program`, seconds of all layers).
+
+    If a layer has no baseline of `program`, the time of its fastest baseline is used. Layers without any baseline are
+    not counted.
+    """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):
         if each:

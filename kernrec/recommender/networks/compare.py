@@ -43,7 +43,7 @@ class ComparedGpu:
 
     @property
     def total(self) -> Total:
-        """Total of the network that is compared: the headline total of the answer."""
+        """Total that represents the network in the comparison: the headline total of the answer."""
         return self.answer.headline
 
     @property
@@ -90,7 +90,7 @@ class ComparedGpu:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Result of a comparison for a GPU and batch size with which the network does not fit in memory."""
+    """Result for a GPU and batch size if the network does not fit in the GPU's memory."""
 
     gpu: GPU
     batch: int
@@ -126,8 +126,8 @@ def compare_gpus(
         limits: whether to search for the best power limit of each row.
 
     Returns:
-        A row for each GPU and batch size, in the given order, and a message for each GPU that has no rows or whose
-            total is incomplete.
+        (rows, messages). There is one row for each GPU and batch size, in the given order. There is one message for
+            each GPU that has no rows or whose total is incomplete.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -192,7 +192,8 @@ _YEAR_S = 8760 * 3600.0
 
 @dataclass(frozen=True)
 class Tariff:
-    """Number of GPUs that run a network all year, and prices of energy, which have no defaults."""
+    """Number of GPUs that run a network all year, and the price and carbon dioxide of a kilowatt-hour, which have no
+    defaults."""
 
     gpus: int
     energy_price: tuple[float, str] | None = None
@@ -225,8 +226,8 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
 
     Args:
         tariff: number of GPUs, and prices.
-        reference: total to compare with. If it is None, each bill is for the number of passes at the total's
-            own speed.
+        reference: total to compare with. If it is None, each bill is for the number of passes that the GPUs complete in
+            a year at the speed of the bill's own total.
     """
     rows = []
     for total in totals:

@@ -49,8 +49,8 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth in bytes per second and direction of NVLink bridges, which connect two GPUs, with the GPUs that support it
-(from data sheets, and the GA102 and TU102 whitepapers)."""
+"""Bandwidth of NVLink bridges, which connect two GPUs, in bytes per second and direction, with the GPUs that can use
+such a bridge (from data sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -91,7 +91,8 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth between GPUs of a group, in bytes per second and direction, and its description."""
+    """Return (bandwidth, description) of the link between the GPUs of a tensor-parallel group. The bandwidth is in
+    bytes per second and direction."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:

@@ -1,4 +1,5 @@
-"""Determine the layers that a request for a network means: their batch, tensor parallelism, data types and layouts."""
+"""Determine which layers a request for a network covers, and the batch size, tensor-parallel share, data type and
+layout of each layer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -37,17 +38,19 @@ class NetworkRequest:
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for the network's. A quantized type applies only to the quantized layers."""
+    """Data type of all layers; None for the data types that the network specifies. A quantized type applies only to the
+    quantized layers."""
     layout: str | None = None
-    """Layout of the layers whose op supports it; None for the network's."""
+    """Layout of the layers whose op supports it; None for the layouts that the network specifies."""
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Values for dimensions that an ONNX model does not fix, keyed by name."""
     batch: int | None = None
-    """Items per pass, such as images or sequences; None for the workload's number."""
+    """Items per pass, such as images or sequences; None for the number in the workload."""
     tp: int = 1
     """Number of GPUs in the tensor-parallel group. The answer describes one of these GPUs."""
     context: int | None = None
-    """Number of tokens that a generated token attends to, or length of a prompt; None for the workload's number."""
+    """Number of tokens that a generated token attends to, or length of a prompt; None for the number in the
+    workload."""
     phase: str | None = None
     """Phase if the workload is a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
@@ -78,7 +81,8 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return the workload that a request names, and the requested layers (at least one).
+    """Return (workload, layers) for a request. The workload is the one that the request names. There is at least one
+    layer.
 
     The layers have the requested batch size, data type and layout, and the part of each layer that one GPU runs.
 
@@ -144,21 +148,23 @@ def in_best_layouts(
     """Choose layouts for the layers whose layout is free.
 
     The layout of an independent layer is chosen like that of a single problem (`Recommender.as_answered`). All other
-    layers of an op get the same layout, because tensors pass from layer to layer. This layout differs from the default
-    only if kernels that do not exist for the default layout would then take most of these layers' time.
+    layers of an op get the same layout, because tensors pass from layer to layer. A layout other than the default is
+    chosen only if most of these layers' time in that layout is spent in kernels that do not exist for the default
+    layout.
 
     Args:
         points: operating points of the answers.
 
     Returns:
-        The layers in the chosen layouts, and the layouts that differ from the default, keyed by op.
+        (layers, layouts). The layers have the chosen layouts. `layouts` has the chosen layouts that differ from the
+            default, keyed by op.
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
     moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
         for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
-            with suppress(UsageError):  # Some layouts do not support these sizes.
+            with suppress(UsageError):  # Some layouts do not support the layers' sizes.
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
                 if _has_most_of_the_time(recommender, free, there, gpu, points):
                     moved |= there
@@ -181,7 +187,10 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether kernels that the default layout lacks would take over half of the layers' total time."""
+    """Return whether the layers would spend most of their time in kernels that do not exist for the default layout.
+
+    The values of `there` are the layers' problems in the layout to try, keyed by the problems in the default layout.
+    """
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
@@ -196,7 +205,8 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Return the answer for a layer, if necessary in another data type or layout.
+    """Answer for a layer. If the layer cannot run in its own data type and layout, answer in another data type or
+    layout.
 
     Args:
         problem: problem of the layer.
@@ -204,13 +214,14 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
         answer: function that returns the answer for a problem, or raises `KernrecError`.
 
     Returns:
-        The answer, and a note that names the replacement of the data type or layout (empty if nothing was replaced).
+        (answer, note). The note names the data type or layout that was used instead. It is empty if nothing was
+            replaced.
 
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU has no arithmetic for a data type, all layers use another type, even if there is a kernel that converts
-    # values for some of them.
+    # If the GPU has no arithmetic for a data type, use another type for all layers. This also applies to layers for
+    # which there is a kernel that converts the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     predicted: Answer | None = None

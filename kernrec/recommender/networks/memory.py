@@ -81,7 +81,8 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return the bytes of a layer's weights, of the keys and values that it caches, and of its other tensors."""
+    """Return (weights, cache, other) of a layer in bytes. The cache has keys and values. `other` is the size of all
+    tensors that are neither weights nor cached."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
     weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)
@@ -93,7 +94,8 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that does not fit in a GPU's memory, with the smallest change that makes it fit.
+    """Return the error for a network that does not fit in a GPU's memory. Its message names the smallest change that
+    makes the network fit.
 
     Args:
         memory: memory that one GPU needs.
@@ -123,12 +125,12 @@ def shortage(
 def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
     try:
         return memory_of(*other(batch, tp)).fits(gpu)
-    except UsageError:  # The network cannot be divided or scaled like this.
+    except UsageError:  # The network does not support this batch size or number of GPUs.
         return False
 
 
 def gigabytes(size: float, digits: int = 3) -> str:
-    """Return the text of a size in GB with this number of significant digits."""
+    """Return the text of a size in GB, with `digits` significant digits."""
     return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
 
 

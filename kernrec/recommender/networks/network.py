@@ -46,7 +46,8 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that baselines must cover for a total of the backend."""
+"""Minimum fraction of a network's FLOPs in layers with a baseline. If the fraction is lower, there is no total for the
+backend."""
 
 
 def answer_network(
@@ -82,8 +83,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # A layer without a kernel may use any backend, so do not restrict backends here. The power limit already enforces
-    # the bound on power.
+    # If kernrec has no kernel for a layer, any backend may run the layer, so do not restrict backends here. The power
+    # limit already enforces the bound on power.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -97,7 +98,7 @@ def answer_network(
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # Independent shapes get the same notes on layouts as a request for one problem.
+            if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
                 result, message = (
                     recommender.answer_op(original.problem, gpu, of_all_backends, not original.layout_free),
                     "",
@@ -109,7 +110,7 @@ def answer_network(
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.recommendations:  # Do this now, because only the latest candidate sets remain in the cache.
+        if result.recommendations:  # Look up candidates now, while they are in the cache.
             candidates = recommender.candidates(result.problem, gpu, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
@@ -143,7 +144,8 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return a query in which a power limit enforces the maximum power (`max_power_w`), for kernels and backends.
+    """Return the query with a power limit that enforces its maximum power (`max_power_w`) for both kernels and
+    backends.
 
     Raises:
         UsageError: the GPU does not accept a power limit this low.
@@ -169,18 +171,23 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the main total: the backend's for a network or on request, otherwise kernrec's."""
+    """Return the name of the total that represents the network.
+
+    If a backend was selected, this is the backend's total, provided that the layers form one network, the request names
+    backends, or kernrec has no kernel for any layer. Otherwise, it is the total of kernrec's recommendations.
+    """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
 
 def today(backend: str) -> str:
-    """Return the name of the total in which this backend runs the network."""
+    """Return the name of the total for running the network with this backend, such as `vLLM today`."""
     return f"{backend} today"
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of each alternative to the recommended config, keyed by the name of the total."""
+    """Return latency and energy of three other configs for a layer: the fastest, the one with the lowest energy, and
+    the one that an occupancy heuristic selects. The keys are the names of the totals that use these configs."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -197,7 +204,7 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals of the network, the best by the query's objective first."""
+    """Return the totals of the network in the order of the query's objective, best first."""
     names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]
@@ -217,7 +224,7 @@ def _totals(
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether layers with a baseline have at least the fraction `COVERED` of all FLOPs."""
+    """Return whether the layers that have a baseline do at least the fraction `COVERED` of the network's FLOPs."""
     operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
     return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
         count for count, _ in operations

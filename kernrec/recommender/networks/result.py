@@ -3,11 +3,12 @@
 For each layer, the answer has kernrec's recommendation, the baseline of a backend, and the choice of which of the two
 runs the layer.
 
-A total is the sum over all layers of count x cost. It assumes that layers run one after another. Only the exchange
-between GPUs is added. The intervals of totals assume fully correlated errors, so the ends of a total's interval are the
-sums of the ends of the layers' intervals. The reason is that predictions share most of their error: all kernels share
-the GPU's specifications, and the configs of one kernel share everything but the fraction `estimate.costs.OWN` of the
-error. If errors were assumed to be independent, the intervals of networks with many layers would be far too narrow.
+A total is the sum over all layers of count x cost. It assumes that layers run one after another. The time of
+all-reduces between GPUs is added to this sum. The intervals of totals assume fully correlated errors, so the ends of a
+total's interval are the sums of the ends of the layers' intervals. The reason is that predictions share most of their
+error: all kernels share the GPU's specifications, and the configs of one kernel share everything but the fraction
+`estimate.costs.OWN` of the error. If errors were assumed to be independent, the intervals of networks with many layers
+would be far too narrow.
 """
 
 from collections.abc import Mapping
@@ -54,7 +55,8 @@ class LayerAnswer(FormerNames):
     """Baseline of the backend with which the network is compared; None if the backend has no baseline for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
-    """Whether kernrec's kernels represent the network, so that a recommended kernel always runs the layer."""
+    """Whether the answer's main total uses kernrec's kernels. If so, a recommended kernel runs the layer, even if the
+    backend would be the better choice."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -131,12 +133,13 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def run_costs(self) -> Costs:
-        """Latency and energy with the program that should run the layer: the backend, or else kernrec's kernel."""
+        """Latency and energy of the layer with the program that should run it, which is either the backend or kernrec's
+        kernel."""
         return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
     def program(self) -> tuple[str, str]:
-        """Name of the program that should run the layer, and its config. For a backend, the config is empty."""
+        """(name, config) of the program that should run the layer. The config is empty if the program is a backend."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.baseline.name if self.baseline is not None else ""), ""
@@ -215,7 +218,8 @@ class Total(IntervalNames, JsonForm):
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Return the relative changes of latency and of energy from another total to this one (-0.1 is 10 % less)."""
+        """Return (change of latency, change of energy) of this total relative to another total. A change of -0.1 means
+        10 % less."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
@@ -240,7 +244,8 @@ class TotalSum:
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def wait(self, latency: Estimate) -> None:
-        """Add waiting time, such as for all-reduces. Energy grows so that the mean power does not change."""
+        """Add time in which the GPU waits, for example for all-reduces. Energy is added so that the mean power stays
+        the same."""
         self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
         self._sums[0] += (latency.value, latency.low, latency.high)
         self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
@@ -259,7 +264,8 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each name among totals with equal costs, of which only the first is shown. The backend's comes first."""
+"""Rank of each total, keyed by its name. If totals have equal costs, only the total with the lowest rank is shown. The
+backend's total has rank 0."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +285,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     left_out: tuple[str, ...]
     """One line for each layer that the totals do not include, with the reason."""
     totals: tuple[Total, ...]
-    """Totals, best by the objective first."""
+    """Totals of the network in the order of the query's objective, best first."""
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, for example in the data type of a layer."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
@@ -340,12 +346,12 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Data types of the layers."""
+        """Distinct data types of the layers."""
         return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Sources of the layers' latencies."""
+        """Distinct sources of the layers' latencies."""
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
     @cached_property
@@ -357,7 +363,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the names of the longest layers and their fractions of the time. All-reduces count as one layer."""
+        """Return (name, fraction of the network's time) for each of the `most` layers that take longest. All-reduces
+        count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -412,7 +419,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals with distinct costs. Among totals with equal costs, the one that is first in `_PREFERRED` is kept."""
+        """Totals with distinct costs. Among totals with equal costs, the one with the lowest rank in `_PREFERRED` is
+        kept."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -447,8 +455,11 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, including the expected regret (loss from not choosing the best config) of each
-        layer, and of the network as a fraction of its total cost. Regrets are keyed by objective."""
+        """Return plain values for JSON, including expected regrets, keyed by objective.
+
+        A regret is the loss from not choosing the best config. Each layer has regrets. The network's regret is the sum
+        over its layers as a fraction of its total cost.
+        """
         document = self.as_dict()
         lost: dict[str, float] = {}
         spent: dict[str, float] = {}

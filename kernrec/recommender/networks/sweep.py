@@ -56,7 +56,7 @@ class NetworkSweep:
 
     @property
     def why_best(self) -> str:
-        """Criterion by which the best row was selected: `knee`, or the quantity that it minimizes."""
+        """Criterion by which the best row was selected: `knee`, or the quantity that the best row minimizes."""
         return why_best(self.answer.query)
 
     @property
@@ -170,7 +170,7 @@ def sweep_network(
             if total is not None:
                 try:
                     ((_, position), *_) = select(candidates.at(number), query)
-                except UsageError:  # No config satisfies the bounds at this point.
+                except UsageError:  # No config satisfies the query's bounds at this operating point.
                     sums[number] = None
                     continue
                 costs = costs_at(candidates, number, position)

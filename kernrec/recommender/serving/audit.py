@@ -63,7 +63,8 @@ class AuditedFile:
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
-    """Other kernel that the engine runs instead of the one that the file tunes; empty if it runs the tuned kernel."""
+    """Other kernel that the engine runs instead of the kernel that the file tunes. It is empty if the engine runs the
+    tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
     """Reason why configs cannot be compared for this file; empty if they can."""
@@ -154,17 +155,20 @@ class AuditRequest:
     """Request for an audit: model, GPU, engine and options. Names are as users type them."""
 
     model: str
-    """Folder with a `config.json`, or that file. If `download` is true, also a model's name on the Hugging Face Hub."""
+    """Folder with a `config.json`, or that file. If `download` is true, it may also be a model's name on the Hugging
+    Face Hub."""
     gpu: str
     engine: str
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton for SGLang; None for the installed or, without one, the newest with SGLang files."""
+    """Release of Triton for SGLang. None stands for the installed release or, if Triton is not installed, the newest
+    release for which SGLang has files."""
     release: str | None = None
-    """Release of the engine; None for the installed or, without one, the newest that kernrec knows."""
+    """Release of the engine. None stands for the installed release or, if the engine is not installed, the newest
+    release that kernrec knows."""
     device: str = ""
-    """Name of the GPU as its driver reports it; empty for the name in the catalog."""
+    """Name of the GPU as its driver reports it. If it is empty, the name in kernrec's GPU catalog is used."""
     lora_rank: int | None = None
     tokens: Sequence[int] = TOKENS
     compare: bool = True
@@ -206,7 +210,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # These are optional, so do not report missing ones.
+    wanted += [second for second in seconds if second.shipped]  # Second files are optional.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -222,7 +226,8 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return the release of Triton for which to look for files (empty for vLLM), and notes on how it was chosen."""
+    """Return (release, notes). The release of Triton is the one for which to look for files; it is empty for vLLM. The
+    notes state how it was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -269,7 +274,8 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with a comparison for each number of tokens, or with the reason why none is possible."""
+    """Compare configs for a tuned file at each number of tokens. Return the file with these comparisons or, if none is
+    possible, with the reason."""
     made: list[Comparison] = []
     try:
         for count in tokens:
@@ -314,11 +320,12 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """Return the entries to write to a tuned file, keyed as the engine does.
+    """Return the entries to write to a tuned file, with the keys that the engine uses.
 
     The key is the number of tokens. For state-space layers, it is the number of tokens times the number of heads. For
-    each entry, the comparison with the nearest number of tokens (by ratio) is used. If the gain of its best config is
-    worth it, the entry is this config. Otherwise, it is the engine's default config for the entry's number of tokens.
+    each entry, the comparison with the nearest number of tokens (by ratio) is used. If the gain of the best config in
+    this comparison is large enough, the entry is this config. Otherwise, it is the engine's default config for the
+    entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -330,7 +337,8 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return a file's path below the folder for new files. Files of the engine's package are below `package/`."""
+    """Return the path of a new tuned file, relative to the folder to which new files are written. Files that the engine
+    reads only from its own package are in the subfolder `package/`."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -340,10 +348,10 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Write each tuned file that is worth it to a folder. Other files in the folder are kept.
+    """Write the tuned files whose expected gain is large enough to a folder. Other files in the folder are kept.
 
     Returns:
-        Paths of the written files. If no file is worth it, no folder is created.
+        Paths of the written files. If no file has a sufficient gain, no folder is created.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -366,5 +374,6 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
 
 
 def setting(audit: ServingAudit, folder: Path) -> str:
-    """Return the shell command that sets the environment variable, so that the engine reads the folder."""
+    """Return the shell command that sets the environment variable through which the engine finds the folder with tuned
+    files."""
     return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

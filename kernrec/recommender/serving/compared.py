@@ -35,7 +35,8 @@ the root mean square of this error over eight pairs of configs on an A100 and an
 the candidates are too similar for such a comparison (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation like `PAIR_SPREAD`: the analytical model's error for other kernels bound by DRAM."""
+"""Standard deviation that replaces `PAIR_SPREAD` for kernels other than matmuls. It is the error of the analytical
+model for kernels that are bound by DRAM."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,11 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and the engine's default config with costs, best first, measured before predicted ones."""
+    """(config, cost) of the candidates and of the engine's default config, best first. Configs with measured costs come
+    before configs with predicted costs."""
     compared: tuple[Tiles, ...]
-    """Configs that were compared, the engine's default first. Some of them may be unable to run."""
+    """All configs that were compared, with the engine's default config first. Some of these configs may be unable to
+    run."""
     spread: float = PAIR_SPREAD
     """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
@@ -95,14 +98,16 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs that fit the GPU's shared memory: the best of `expert_ranking`, or a short list."""
+    """Return candidate configs whose tiles fit in the GPU's shared memory. If `expert_ranking` supports the file, these
+    are its highest-ranked configs. Otherwise, they come from a short list."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return the configs that fit the GPU, with predicted costs, in the order of `expert_ranking`."""
+    """Return (config, predicted cost) for each config whose tiles fit in the GPU's shared memory, in the order of
+    `expert_ranking`."""
     ranking, array = shipped_ranking(), configs_array(configs)
     fitting = np.flatnonzero(fits(array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[fitting])
@@ -148,7 +153,8 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return configs with costs, without configs that cannot run or that launch like an earlier config."""
+        """Return (config, cost) for each config that can run. Configs that the engine launches exactly like an earlier
+        config are omitted."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -157,7 +163,8 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the cost of one matmul for each config, keyed by the constants and options of the launch."""
+        """Return the cost of one matmul with each config. The keys are the constants and options with which the engine
+        launches the kernel for a config."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -184,7 +191,7 @@ def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], 
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs without those that the engine launches exactly like an earlier config."""
+    """Return the configs, but omit each config that the engine launches exactly like an earlier one."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
@@ -208,9 +215,10 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Ratio of times up to which there is no gain. Equal configs differ by up to 3 % (vLLM's issue 44688)."""
+"""Ratio of the default config's time to the best config's time up to which there is no gain. Measured times of the same
+config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Ratio of times. If even the upper end of the interval is below this value, the advice is not to create the file."""
+"""If even the upper end of this ratio's interval is below this value, the advice is not to create the file."""
 
 
 class Verdict(StrEnum):

@@ -32,9 +32,11 @@ OWN_KERNELS = {
 }
 """Kernel that each kind of tuned file configures, as `module:function`, keyed by engine and kind."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix of the name of the kernel for experts with groups of quantized integer weights, in both engines."""
+"""Suffix in both engines of the name of the kernel for experts whose weights are integers that are quantized in
+groups."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
-"""Data type of the inputs, keyed by the quantization of the weights."""
+"""Data type of a matmul's inputs, keyed by the quantization of its weights (None for weights that are not
+quantized)."""
 _NONE = {"python": "None"}
 
 
@@ -59,7 +61,7 @@ class Step:
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return the routing of the step's tokens for tiles with this number of rows."""
+        """Return which experts the step's tokens choose, arranged in tiles that have `rows` rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
@@ -77,7 +79,8 @@ def own_alone(file: TunedFile) -> bool:
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it covers.
+    """Return pairs (call, configs). The calls together launch the matmul with all given configs. Each call is paired
+    with the configs that it launches.
 
     Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
@@ -93,7 +96,8 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The engine fills in missing values of a config. The result may equal another config, so separate such configs.
+    # The engine adds values that a config lacks, and the completed config may equal another config. So complete and
+    # incomplete configs are in different calls.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
@@ -115,7 +119,7 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the scales of the inputs and the scales of the weights, as described in a call."""
+    """Return (scales of the inputs, scales of the weights), in the form in which a call describes its arguments."""
     shape, block = step.shape, step.file.block
     quantization = step.file.quantization
     if quantization.group:
@@ -157,7 +161,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return the number of choices (pairs of a token and an expert) that read the same row of the input."""
+    """Return how many choices read the same row of the input. A choice is a pair of a token and an expert."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -203,7 +207,8 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
+    """Return (name, whether it has a default value) for each parameter of a function in a file. The file is not
+    executed.
 
     Raises:
         UsageError: the file has no such function.
@@ -218,7 +223,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return the values of all known arguments of vLLM's and SGLang's kernels, keyed by parameter name."""
+    """Return values for all arguments of vLLM's and SGLang's kernels that kernrec knows, keyed by parameter name."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row

@@ -24,7 +24,7 @@ Tiles = Mapping[str, int]
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
-"""Shared memory per block in bytes. On GPUs with less, SGLang has other default configs for fp8."""
+"""Shared memory per block in bytes. For GPUs that have less, SGLang's default configs for fp8 are different."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
 """Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
@@ -34,7 +34,8 @@ _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key of the entry that an engine selects: the nearest number of tokens, or the first of two."""
+    """Return the key of the entry that an engine selects for a number of tokens. This is the nearest key. If two keys
+    are equally near, it is the one that comes first."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -72,7 +73,8 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights, without the columns and depth of a tile."""
+    """Return vLLM's default config for experts with integer weights. This config does not state the columns and depth
+    of a tile."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -83,7 +85,8 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with columns and depth of a tile, by default vLLM's. State-space configs stay unchanged."""
+    """Return a config that states the columns and depth of a tile. If the given config lacks them, vLLM's default
+    values are added. Configs for state-space layers are returned unchanged."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
@@ -146,7 +149,8 @@ _LARGE = (
 )  # fmt: skip
 """Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
 _OF_LANE = range(4, 33)
-"""Acceptable numbers of state elements per thread, limited by too little work and by too many registers."""
+"""Acceptable numbers of state elements per thread. With fewer elements, a thread has too little work. With more
+elements, it needs too many registers."""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
@@ -154,7 +158,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     if file.state is not None:
         return _of_state(file.state)
     shape = file.products[0]
-    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume that routing is even.
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume even use of all experts.
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
@@ -194,7 +198,11 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of a file's kernel (and a flag against it), or an empty text."""
+    """Return the name of the kernel that an engine runs instead of the kernel that a tuned file configures.
+
+    The name may be followed, in parentheses, by the engine's flag that selects the file's kernel. If the engine runs
+    the file's kernel, the result is empty.
+    """
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

@@ -18,7 +18,8 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum block size. If the blocks that share a scale do not divide the columns on a GPU, vLLM uses smaller blocks."""
+"""Minimum size of a block of weights that share a scale. If the model's block size does not divide the number of
+columns on a GPU, vLLM uses smaller blocks, down to this size."""
 
 
 class Kind(StrEnum):
@@ -43,7 +44,7 @@ class Deployment:
     """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
     lora_rank: int | None = None
     device: str = ""
-    """Name of the GPU as its driver reports it; empty for the name in the catalog."""
+    """Name of the GPU as its driver reports it. If it is empty, the name in kernrec's GPU catalog is used."""
 
     @property
     def device_name(self) -> str:
@@ -113,7 +114,8 @@ class TunedFile:
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key of an entry: the number of tokens, times the number of heads for state-space layers."""
+        """Return the key of the file's entry for a number of tokens. The key is this number or, for state-space layers,
+        this number times the number of heads."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -128,7 +130,7 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
-    """Return how a deployment divides experts: the number of experts on one GPU, and the width of an expert on one GPU.
+    """Return (number of experts on one GPU, width of an expert on one GPU) for a deployment.
 
     vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
 
@@ -192,7 +194,8 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None."""
+    """Return the separate file that SGLang looks for to configure the second matmul of experts. Return None for other
+    engines and other kinds of files."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -200,14 +203,15 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether an engine runs a kernel that reads tuned files for weights with this quantization."""
+    """Return whether, for weights with this quantization, an engine runs a kernel that reads tuned files."""
     if quantization.method == "compressed-tensors" and engine == "sglang":  # Only Marlin runs other groups.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return the group size along k on one GPU: the model's, halved until it divides the depth of both matmuls."""
+    """Return the size along k of a group of weights that share a scale on one GPU. This is the model's group size,
+    halved until it divides the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -219,7 +223,8 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Restore the GPU's name, in which `ExpertLayer` replaced underscores with spaces."""
+    """Return the name of a tuned file with the GPU's name as the engine writes it. `ExpertLayer` replaced underscores
+    in the GPU's name with spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

@@ -114,7 +114,8 @@ def fits(configs: Array, gpu: GPU) -> Array:
 
 
 def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Array:
-    """Return the features of configs for a matmul of experts, float32 (C, F). The arguments are those of `formula`."""
+    """Return the F features of each config for a matmul of experts, float32 (C, F). The arguments are those of
+    `formula`."""
     return formula(shape, tokens, gpu, configs)[1]
 
 
@@ -126,7 +127,8 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
         configs: configs in the order of `TUNABLES`, (C, 6).
 
     Returns:
-        The times in seconds, (C,), before multiplication by `ExpertRanking.level`, and the features, float32 (C, F).
+        (times, features). The times are in seconds, (C,), before multiplication by `ExpertRanking.level`. The F
+            features of each config are float32 (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
@@ -198,12 +200,13 @@ def card_path() -> Path:
 
 @cache
 def shipped_ranking() -> ExpertRanking:
-    """Return the shipped ranking model."""
+    """Return the ranking model that kernrec's package contains."""
     return load(card_path())
 
 
 def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
-    """Write a model's card, and its trees to a file next to the card."""
+    """Write a ranking model: a JSON file that describes the model (the card), and a file next to it with the decision
+    trees."""
     content = pack({}, {"trees": compressed(trees)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path.with_suffix(".trees"), content, shared=True)
@@ -212,7 +215,8 @@ def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> ExpertRanking:
-    """Read a model from its card and the file of trees next to the card.
+    """Read a ranking model from its card (a JSON file that describes the model) and the file of decision trees next to
+    the card.
 
     Raises:
         UsageError: the files cannot be read, are damaged or have another format version.
@@ -228,6 +232,7 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) in the order of `TUNABLES`, with default values for missing ones."""
+    """Return configs as an array (C, 6) with columns in the order of `TUNABLES`. Tunables that a config lacks have
+    default values."""
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

@@ -18,7 +18,8 @@ class Routing:
     """Choices of experts by the tokens of a step, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices (i32), sorted by expert. Each expert's list is padded to whole tiles with `choices`."""
+    """Indices of choices (i32), sorted by expert. Each expert's list is padded to whole tiles with the value of
+    `choices`, which is not the index of a choice."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int

@@ -22,7 +22,7 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
 
     Args:
         path: file with the kernel's source.
-        own: the kernel as `module:function`.
+        own: vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
     mixed = heads * width + 2 * shape.groups * state  # Number of outputs of the preceding convolution for each token.

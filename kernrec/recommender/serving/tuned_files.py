@@ -70,7 +70,7 @@ class Shipped:
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the shipped file that the engine reads, and whether it is for the requested release of Triton.
+        """Find the file that the engine ships and reads for a file name, possibly a file for another release of Triton.
 
         If SGLang has no file for this release of Triton, it reads the file for another release, preferably the newest.
 
@@ -78,8 +78,8 @@ class Shipped:
             triton: release of Triton, such as `3.6.0`.
 
         Returns:
-            The path of the file relative to the folder of its kind (empty if the engine has no such file), and whether
-                the file is for this release of Triton.
+            (path, whether the file is for this release of Triton). The path is relative to the folder of the file's
+                kind. It is empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -97,7 +97,8 @@ class Shipped:
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the Triton release in a file's path as comparable numbers, or an empty tuple if it states none."""
+    """Return the release of Triton that a file's path states, as numbers that can be compared. If the path states no
+    release, return an empty tuple."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
@@ -141,7 +142,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def installed_package(engine: str) -> tuple[Path, str] | None:
-    """Return the folder and the release of an installed engine without importing it, or None if it is not installed."""
+    """Return (folder, release) of an installed engine without importing the engine. Return None if the engine is not
+    installed."""
     try:
         spec, number = importlib.util.find_spec(engine), version(engine)
     except (ImportError, ValueError, PackageNotFoundError):
@@ -163,13 +165,14 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in place of the device, or None without a device."""
+    """Return (device, pattern) for a file name. The pattern is the file name with `*` in place of the device. Return
+    None if the file name states no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Return the original file name from the two results of `divided`."""
+    """Return the file name that `divided` split into the device and the pattern, which is `name` here."""
     return name.replace("*", device, 1)
 
 
@@ -218,9 +221,11 @@ class JudgedEntry:
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU for which it was tuned; or empty."""
+    """Reason why the entry cannot run or is doubtful, or the other GPU for which the entry was tuned. It is empty if
+    neither applies."""
     ratio: float | None = None
-    """Ratio of the entry's predicted time to the lowest of any config; None if times were not predicted."""
+    """Ratio of the entry's predicted time to the lowest predicted time of any config; None if times were not
+    predicted."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +267,8 @@ def is_tuned_file(place: str) -> bool:
 
 
 def judge_file(path: Path, gpu: GPU) -> JudgedFile:
-    """Judge for each entry of a tuned file whether it can run on a GPU and, if times can be predicted, how good it is.
+    """Judge for each entry of a tuned file whether the entry can run on a GPU. If times can be predicted, also judge
+    how close the entry is to the best config.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
@@ -286,7 +292,11 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
 
 
 def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
-    """Return the tuned file for 16-bit experts that a file name describes, or None, and a model with these sizes."""
+    """Return (file, model) for the parsed name of a tuned file for 16-bit experts.
+
+    The sizes that the name does not state are those of a known model with matching sizes, whose name is `model`. For
+    other kinds of files, or if no known model matches, `file` is None and `model` is empty.
+    """
     if not match["experts"] or match["dtype"] or match["block"]:
         return None, ""
     experts, width = int(match["experts"]), int(match["width"])

@@ -25,17 +25,20 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
+"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
+belongs to the case."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Fractions of the data sheet's rates: tensor cores, DRAM in long prompts and decoding, DRAM in short prompts. All
-constants here were fitted to recordings of three backends on six GPUs."""
+"""Fractions of the data sheet's rates that backends reach: of tensor cores, of DRAM in long prompts and in decoding,
+and of DRAM in short prompts. All fitted constants of this module were fitted to recordings of three backends on six
+GPUs."""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles besides its arithmetic, keyed by asynchronous tensor cores (sm_90, sm_100, sm_103)."""
+"""Clock cycles that a wave of tiles takes in addition to its arithmetic. The key states whether tensor cores run
+asynchronously (sm_90, sm_100, sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
@@ -45,7 +48,8 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries, followed by that of the keys and values if it differs."""
+    """Return the key of a kind of recorded problems (see `bound.kind_of`): the data type of the queries, followed by
+    the data type of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
@@ -131,7 +135,8 @@ def _bound(
     device: Device, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array,
     blocks: Array, shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound with its features. The columns that prompts and tokens share come first."""
+    """Return the bound of prompts or of single tokens, with its features. The features that both have in common come
+    first."""
     gpu, window, group = device.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = device.parts(flops, moved)
     count = len(total_s)

@@ -18,10 +18,11 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
+"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
+belongs to the case."""
 
 CALL_S = 20e-6
-"""Seconds of a timed call that the host and the launches take."""
+"""Seconds that the host and the launches contribute to the time of a call."""
 _FEWEST = 4.0
 """Factor by which F(4x4, 3x3) reduces the number of multiplications. No algorithm of cuDNN reduces it by much more."""
 _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
@@ -32,7 +33,8 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tiles to choose from for a matmul. `_RATES` has their rates relative to a 128 x 128 tile."""
+"""Number of tile sizes from which the best is selected for a matmul. `_RATES` contains their rates relative to a 128 x
+128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
@@ -50,7 +52,8 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Features in the order of the trees. Another order would change trees in which two splits are equally good."""
+"""Names of the features, in the order in which the trees number them. If two splits are equally good, the order decides
+between them, so another order would lead to other trees."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:

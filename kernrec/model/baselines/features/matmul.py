@@ -22,14 +22,16 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
+"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
+belongs to the case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
 FEW_ROWS = 16
 """Matmuls with fewer rows or columns run as a matrix times a few vectors, if they run outside of tensor cores."""
 
 _SMALL_TILE = 0.25
-"""The rate of a smaller tile is proportional to its area, relative to 128 x 128, to this power."""
+"""Exponent of a tile's relative area: a tile that is smaller than 128 x 128 reaches the rate of a 128 x 128 tile times
+(area / 128**2) to this power."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
 """Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, another feature is how full the waves are."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
@@ -67,7 +69,9 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return an engine object that computes the bounds of matmuls, and the features that all these matmuls share."""
+    """Return (products, constants). `products` is an engine object that computes the bounds and features of matmuls
+    with this layout on the GPU. `constants` contains the features that are equal for all these matmuls, keyed by name.
+    """
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,

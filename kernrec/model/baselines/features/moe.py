@@ -17,7 +17,8 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
+"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
+belongs to the case."""
 
 _ROWS = (16, 64, 128)
 """Numbers of rows of the tiles that backends use for an expert."""
@@ -25,7 +26,7 @@ _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _CHAIN_CLK = 250.0
-"""Clocks for 64 elements along the reduction. The steps of a tile run one after the other."""
+"""Clock cycles for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
 """Ratio of the most to the least popular expert's tokens under a power law, as in the recorder."""
 

@@ -55,7 +55,8 @@ class RowOp:
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
-    """Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
+    """For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the
+    problem belongs to the case."""
     tensors: int
     """Number of full-size tensors that are read or written."""
     call_s: float

@@ -23,14 +23,15 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls, by generation of the kernels. Later GPUs use the A100's tiles and 128 x 128."""
+"""Tiles of single (not batched) matmuls as (rows, columns), keyed by generation of the kernels. Later GPUs use the
+A100's tiles and 128 x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
     "ampere": ((128, 128),),
     "later": ((128, 128),),
 }
-"""Tiles of batched matmuls, by generation of the kernels."""
+"""Tiles of batched matmuls as (rows, columns), keyed by generation of the kernels."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent of the relative area of smaller tiles."""
 _TILE_CLK = 3200.0
@@ -40,16 +41,17 @@ _DRAM_SHARE = 0.8
 _STRIDED_K = 1860.0
 """Scale of k, in elements per MiB of L2, from which DRAM slows down on Pascal (`kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, by compute capability; others use the value of 89. It is the energy of
-an FMA in the power model of November 2026 times 1.27; the T4's value is doubled to fit its limit of 70 W. The values
-must not change, because the trees were trained with them."""
+"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). All other compute capabilities
+use the value of 89. It is the energy of an FMA in the power model of November 2026 times 1.27; the T4's value is
+doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine: `timed`, as (rows, columns, parts of the reduction), whose time is a
-    feature, then the tiles for single and for batched matmuls."""
+    """Pass the tiles of a GPU to the engine object `products`. `timed` contains the tiles whose time is a feature, as
+    (rows, columns, number of parts into which the reduction is split). The tiles for single and for batched matmuls
+    follow."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
