@@ -238,7 +238,8 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]
     advice: list[LineAdvice] = []
-    # Random integers show which branches the profile took, but they may be invalid indices. If they are, try zeros.
+    # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
+    # try zeros.
     for zeros in (False, True):
         sample = program_launch(path, words, gpu, 10.0, zeros)
         try:

@@ -334,7 +334,7 @@ class _Launch:
                     raise UnknownError
                 return resolved(
                     values.named_children[len(values.named_children) // 2]
-                )  # Use the middle element, because a loop may use all elements.
+                )  # A loop may index every element of this array, so take the middle one as representative.
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []

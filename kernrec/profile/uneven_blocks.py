@@ -45,11 +45,12 @@ class Level:
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Find the levels of work in a one-dimensional grid, and return them in the order of block numbers.
+    """Group the blocks of a one-dimensional grid by how much work they do, and return the distinct amounts in block
+    order.
 
-    Blocks are only emulated if the code hints at several levels: a loop stores to global memory, or the last blocks end
-    at once while the first does not. Without such a hint, or if no branch depends on the block, the result is empty.
-    The first and the last block are ignored, because their tiles may be partial.
+    Blocks are only emulated if the code suggests that the amounts differ: a loop stores to global memory, or the last
+    blocks end at once while the first does not. Without such a hint, or if no branch depends on the block, the result
+    is empty. The first and the last block are ignored, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

@@ -80,7 +80,8 @@ class Recordings:
                 yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions with times clamped between the recordings of fewer items and of more items."""
+        """Return the predictions, with each time clamped to lie between the recorded times of the next smaller and the
+        next larger number of items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

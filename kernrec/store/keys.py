@@ -190,8 +190,9 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether hexadecimal digits are a public key for which nobody can forge signatures. Return False if the key
-    is a point of small order (RFC 8032, 5.1.7, leaves this check to the caller) or a second encoding of a point."""
+    """Return whether a text in hexadecimal digits is a safe public key. A point of small order is unsafe, because its
+    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). A non-canonical encoding of a point is
+    also rejected."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.

@@ -258,8 +258,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Process the user's own rows first. Otherwise, a merged row for the same config or problem with another key
-        # could replace an own row.
+        # Process the user's own rows first. Otherwise, a merged row with another key but the same config or problem
+        # could replace one of them.
         for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])

@@ -185,9 +185,9 @@ def _shape_predictions(
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of the predicted differences between configs that is expected to transfer to another GPU.
-    `unit` contains the number of each row's GPU. `predicted` contains predictions by trees that were trained without
-    this GPU.
+    """Estimate what fraction of the predicted differences between configs also holds on a GPU that was not used for
+    training. `unit` contains the index of each row's GPU. `predicted` contains predictions by trees that were trained
+    without that GPU.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])

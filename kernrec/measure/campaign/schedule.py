@@ -49,10 +49,9 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (measurements, count) for the configs that are left to screen.
-
-        Configs that were measured only in blocks that never ended come first. After `count` measurements, call this
-        method again, because the search may choose other configs.
+        """Return (measurements, count) for the configs that still have to be screened. Configs whose only measurements
+        are from unfinished blocks come first. After `count` measurements, call this method again, because the search
+        may choose other configs.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened

@@ -178,8 +178,9 @@ SAME_MODEL = 0.005
 def analytical_fingerprint() -> list[float]:
     """Return the latencies (us) and energies (mJ) that the uncalibrated analytical model predicts for five made-up
     launches on each of `_GPUS`."""
-    # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions. `block` and `trip`
-    # contain the events per block and per loop trip. Only the last variant states what fraction of its waits overlaps.
+    # Each of the five variants has a different bottleneck: arithmetic, tensor cores, shared memory, DRAM or
+    # conversions. `block` and `trip` contain the events per block and per loop trip. Only the last variant sets the
+    # fraction of waiting time that overlaps with other work.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [

@@ -80,8 +80,9 @@ class ClockTable:
 
     @cached_property
     def search(self) -> Floats:
-        """Return the figures that the search for a clock needs, (3, clocks): (boost clock / clock) ** `OVERLAP`, power
-        without events (W), and squared ratio of the core voltage to the core voltage at the boost clock.
+        """Return an array of shape (3, clocks) with the inputs of the search for a clock: (boost clock / clock) **
+        `OVERLAP`, power (W) without the energy of counted events, and squared ratio of the core voltage to the core
+        voltage at the boost clock.
         """
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])

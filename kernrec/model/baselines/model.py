@@ -175,8 +175,8 @@ class VendorModel:
         return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Select the recorded sets that predict a problem. For each, return a `Kind` with the backends that the set
-        predicts."""
+        """Select the recorded data sets that can predict a problem. For each, return a `Kind` that lists the backends
+        for which the set has predictions."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes

@@ -109,7 +109,7 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def rows(self, inputs: ModelInputs) -> Array:
-        """Return the features of candidates that the model's trees use, (C, F)."""
+        """Return, for each candidate, the features that the model's trees use, as an array of shape (C, F)."""
         return matrix(inputs, self.columns)
 
     def log_ratio(

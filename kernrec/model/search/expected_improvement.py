@@ -121,7 +121,7 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return positions in the array `scored` of configs, the most promising config first. `best` is the lowest
+        """Return indices into `scored`, an array of configs, with the most promising config first. `best` is the lowest
         measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean

@@ -169,8 +169,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure: 1 / (1 + r), where r is the signal-to-noise ratio of
-    a model's predictions for the last round.
+    """Return what fraction of the next round's configs should be measured: 1 / (1 + r), where r is the signal-to-noise
+    ratio of a model's predictions for the last round.
 
     Args:
         measured: Logarithms of the measurements of the last round.

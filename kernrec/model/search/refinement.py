@@ -39,7 +39,7 @@ multiple of `_RESCALED_EVERY`."""
 
 @dataclass
 class Costs:
-    """Expected durations in seconds, which the caller can update from the visits so far."""
+    """Expected durations in seconds. The caller can update them with the durations of the measurements so far."""
 
     visit_s: float
     """Seconds to create the inputs and the reference result of a problem."""

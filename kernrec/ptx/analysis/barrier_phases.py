@@ -160,8 +160,8 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # In long code, make stretches longer instead of adding more, because a profile stores one number per class and
-    # stretch.
+    # For long code, use longer code stretches instead of more of them, because a profile stores one number for each
+    # instruction class and stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length

@@ -23,7 +23,7 @@ class DefUse:
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Return the `DefUse` of a function without calls. The result is cached in the function."""
+        """Return the `DefUse` of a function, which must not contain calls. The result is cached in the function."""
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]

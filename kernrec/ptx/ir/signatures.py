@@ -84,7 +84,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Return the operands of an instruction whose operands all have the one type that it names."""
+    """Return the operands of an instruction that has a single type suffix, which applies to every operand."""
     wide = "wide" in modifiers
     if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")

@@ -287,7 +287,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # Older profiles contain no data on reuse. Assume that L1 keeps the data of a block as far as they fit.
+    # Older profiles contain no data on reuse. Assume that L1 keeps as much of a block's data as fits.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))

@@ -238,10 +238,10 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the trip counts of a loop in one launch.
+        """Return a loop's trip counts in one launch, for each config of this table.
 
         Args:
-            blocks: number of blocks that have work, for each of these configs.
+            blocks: number of blocks that have work, for each config.
 
         Returns:
             Total number of trips of all blocks, and number of trips of the longest block, for each of these configs.

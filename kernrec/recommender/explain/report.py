@@ -324,12 +324,12 @@ def report(
     against: Mapping[str, int] | None = None,
     top: int = 5,
 ) -> Report:
-    """Explain the best config that has given values of some tunables.
+    """Explain the best config among those that match the tunable values in `config`.
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
         config: values of some tunables.
-        against: values of some tunables for the config with which to compare; None for no comparison.
+        against: values of some tunables, which select the config to compare with; None for no comparison.
         top: maximum number of recommended changes.
 
     Raises:

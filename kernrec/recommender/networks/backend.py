@@ -46,8 +46,8 @@ def backend_of(
     The backend is empty if none has baselines or none is wanted. `baselines` has a baseline or None for each layer.
 
     Among the requested backends that have baselines for all layers, the fastest is selected. If no backend covers all
-    layers, the backend is selected for which the layers without a baseline take the least time. A layer for which there
-    is neither a baseline of this backend nor a recommendation has the baseline of another backend.
+    layers, the backend whose uncovered layers take the least time is selected. For a layer with neither a baseline of
+    this backend nor a recommendation, another backend's baseline is used.
 
     Args:
         answered: layers of the network with their answers.

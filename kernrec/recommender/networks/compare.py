@@ -43,7 +43,7 @@ class ComparedGpu:
 
     @property
     def total(self) -> Total:
-        """Total that represents the network in the comparison: the headline total of the answer."""
+        """Total that the comparison shows for the network: the headline total of the answer."""
         return self.answer.headline
 
     @property

@@ -226,7 +226,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return (release, notes). The release of Triton is the one for which to look for files; it is empty for vLLM. The
+    """Return (release, notes). `release` is the Triton release whose config files to look for, or empty for vLLM. The
     notes state how it was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:

@@ -156,7 +156,8 @@ def target_of(jit: Any) -> str:
 
 
 def _importable(module: str, file: Path) -> bool:
-    """Return whether a process in any folder can import the module by name, so that call files need no path."""
+    """Return whether the module can be imported by name from any working directory. If so, a call file need not contain
+    its path."""
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return importlib.machinery.PathFinder.find_spec(module.partition(".")[0]) is not None
     here = {Path.cwd(), Path(sys.path[0] or ".").resolve()}
