@@ -1,3 +1,3 @@
 """Define kernrec's version."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
