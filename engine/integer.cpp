@@ -212,21 +212,19 @@ void expect_operands(const Source& ins, size_t count) {
     if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
 }
 
+// Return `mad.wide` or `mul.wide` of numbers of type T with a result of type Wide.
+template <class T, class Wide>
+Run wide_run(bool plus) {
+    return plus ? Lanewise<MadWide<T, Wide>, Wide, T, T, Wide>::run : Lanewise<MulWide<T, Wide>, Wide, T, T>::run;
+}
+
 void wide(Decoder& decoder, const Source& ins, bool plus) {
     const std::string& type = ins.type();
     Run run = nullptr;
-    if (type == "u32")
-        run = plus ? Lanewise<MadWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t, uint64_t>::run
-                   : Lanewise<MulWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t>::run;
-    if (type == "s32")
-        run = plus ? Lanewise<MadWide<int32_t, int64_t>, int64_t, int32_t, int32_t, int64_t>::run
-                   : Lanewise<MulWide<int32_t, int64_t>, int64_t, int32_t, int32_t>::run;
-    if (type == "u16")
-        run = plus ? Lanewise<MadWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t, uint32_t>::run
-                   : Lanewise<MulWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t>::run;
-    if (type == "s16")
-        run = plus ? Lanewise<MadWide<int16_t, int32_t>, int32_t, int16_t, int16_t, int32_t>::run
-                   : Lanewise<MulWide<int16_t, int32_t>, int32_t, int16_t, int16_t>::run;
+    if (type == "u32") run = wide_run<uint32_t, uint64_t>(plus);
+    if (type == "s32") run = wide_run<int32_t, int64_t>(plus);
+    if (type == "u16") run = wide_run<uint16_t, uint32_t>(plus);
+    if (type == "s16") run = wide_run<int16_t, int32_t>(plus);
     if (!run) refuse("the type ." + type);
     const std::string result = type.substr(0, 1) + (type.substr(1) == "32" ? "64" : "32");
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);

@@ -24,8 +24,6 @@ constexpr double kCertain = 1.28;
 // f32, .24 in f16 with its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11).
 constexpr double kAmongKernels = 0.10;
 
-enum Cost : int64_t { kSeconds, kJoules, kWatts };
-
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return 0.5 * (values[(values.size() - 1) / 2] + values[values.size() / 2]);
@@ -96,7 +94,7 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
 }
 
 Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-                 nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> prior,
+                 nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
                  bool whole, nb::object measure_with)
     : kept_costs_(costs),
       others_(others),
@@ -114,8 +112,9 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(is_default_.size()) == points_,
             "points: expected a limit of each operating point");
     require(kernels.size() == costs_->parts().size() && figures_.columns == kFigures, "kernels: expected all kernels");
-    require(prior.shape(0) == 2 && prior.shape(1) == EstimateKind::kFigures && prior.shape(2) > size_t(costs::kCapped),
-            "prior: expected figures of each regime");
+    require(regimes.shape(0) == 2 && regimes.shape(1) == EstimateKind::kFigures &&
+                regimes.shape(2) > size_t(costs::kCapped),
+            "regimes: expected figures of each regime");
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
     violations_.resize(size_t(problems_));
     if (!fallback.is_none()) {
@@ -126,7 +125,7 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (Kernel& kernel : kernels_)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
     if (points_ > 1) sweep();
-    copy_prior(prior);
+    copy_predictions(regimes);
     for (int64_t problem = 0; problem < problems_; problem++) {
         Violations& all = violations_[size_t(problem)];
         for (const Segment& own : segments({problem, 0, int64_t(kernels_.size()), 0, points_})) {
@@ -139,27 +138,29 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
         if (kernel.part->rows.empty() || (kernel.model == nullptr && kernel.most_measured == 0)) continue;
-        const int64_t first = kernel.part->first, size = int64_t(kernel.part->rows.size());
-        std::vector<double> before;
-        std::vector<int32_t> kinds_before;
-        for (int64_t row = 0; row < 3 * points_; row++)
-            before.insert(before.end(), values_.begin() + row * count_ + first,
-                          values_.begin() + row * count_ + first + size);
-        for (int64_t row = 0; row < 2 * points_; row++)
-            kinds_before.insert(kinds_before.end(), kind_.begin() + row * count_ + first,
-                                kind_.begin() + row * count_ + first + size);
+        const std::vector<double> before = of_kernel<double>(values_, kernel);
+        const std::vector<int32_t> kinds_before = of_kernel<int32_t>(kind_, kernel);
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems_; problem++)
             kernel.violations[size_t(problem)] =
-                enforce(first + kernel.part->starts[size_t(problem)], first + kernel.part->starts[size_t(problem) + 1],
-                        problem, &kernel, &before, &kinds_before);
+                enforce(kernel.first(problem), kernel.first(problem + 1), problem, &kernel, &before, &kinds_before);
     }
     risk_.resize(size_t(count_));
     for (int64_t problem = 0; problem < problems_; problem++) {
         compare_with_references(problem);
         for (Kernel& kernel : kernels_) set_risk(kernel, problem);
     }
+}
+
+template <class T, class S>
+std::vector<T> Ranking::of_kernel(const std::vector<S>& all, const Kernel& kernel) const {
+    std::vector<T> own;
+    for (size_t start = size_t(kernel.part->first); start < all.size(); start += size_t(count_)) {
+        const auto row = all.begin() + std::ptrdiff_t(start);
+        own.insert(own.end(), row, row + std::ptrdiff_t(kernel.part->rows.size()));
+    }
+    return own;
 }
 
 void Ranking::add_kernel(nb::tuple each, size_t number) {
@@ -273,7 +274,7 @@ void Ranking::sweep() {
 }
 
 // Copy the analytical model's predictions at all operating points.
-void Ranking::copy_prior(const Array<const double, 3>& prior_of) {
+void Ranking::copy_predictions(const Array<const double, 3>& regimes) {
     const size_t size = size_t(points_ * count_);
     values_.resize(3 * size), kind_.resize(2 * size);
     const double* const limited = costs_->limited();
@@ -281,12 +282,12 @@ void Ranking::copy_prior(const Array<const double, 3>& prior_of) {
     for (size_t quantity = 0; quantity < 3; quantity++)
         std::copy_n(limited + size_t(rows[quantity]) * size, size, values_.begin() + std::ptrdiff_t(quantity * size));
     for (size_t i = 0; i < size; i++) kind_[i] = kind_[size + i] = int32_t(limited[size_t(costs::kRegime) * size + i]);
-    const auto prior = prior_of.view();
-    kinds_.resize(prior.shape(2));
+    const auto figures_of = regimes.view();
+    kinds_.resize(figures_of.shape(2));
     for (size_t quantity = 0; quantity < 2; quantity++)
         for (size_t figure = 0; figure < EstimateKind::kFigures; figure++)
             for (size_t regime = 0; regime < kinds_.size(); regime++)
-                kinds_[regime].of[quantity][figure] = prior(quantity, figure, regime);
+                kinds_[regime].of[quantity][figure] = figures_of(quantity, figure, regime);
 }
 
 // Correct a kernel's costs by its model.
@@ -325,14 +326,8 @@ void Ranking::correct(Kernel& kernel) {
 void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), points = size_t(points_);
-    std::vector<double> values, figures;
-    std::vector<int64_t> kinds;
-    for (int64_t row = 0; row < 3 * points_; row++)
-        values.insert(values.end(), values_.begin() + row * count_ + first,
-                      values_.begin() + row * count_ + first + int64_t(size));
-    for (int64_t row = 0; row < 2 * points_; row++)
-        kinds.insert(kinds.end(), kind_.begin() + row * count_ + first,
-                     kind_.begin() + row * count_ + first + int64_t(size));
+    std::vector<double> values = of_kernel<double>(values_, kernel), figures;
+    std::vector<int64_t> kinds = of_kernel<int64_t>(kind_, kernel);
     for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
         for (const EstimateKind& each : kinds_)
             figures.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
@@ -453,8 +448,7 @@ void Ranking::compare_with_references(int64_t problem) {
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
         kernel.shrinkages[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
-        const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
-        const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
+        const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
         if (first == end) continue;
         int64_t best = first;
         double best_s = kInfinity;
@@ -493,8 +487,7 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     const double wide = std::exp(kDeviations * shrinkage.deviation);
     const double own = std::sqrt(kOwnShare) * std::log(wide);
     std::vector<int32_t> raised(kinds_.size(), -1);
-    const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
-    const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
+    const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     for (int64_t quantity = 0; quantity < 2; quantity++)
         for (int64_t point = 0; point < points_; point++)
             for (int64_t place = first; place < end; place++) {
@@ -519,8 +512,7 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
 // a measured config, or a config that a model learned on this GPU, only if its lead is larger than its error.
 void Ranking::set_risk(Kernel& kernel, int64_t problem) {
     const double deviation = kernel.shrinkages[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
-    const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
-    const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
+    const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     const bool is_measured = kernel.most_measured > 0, same = kernel.model == nullptr && !is_measured;
     for (int64_t place = first; place < end; place++) {
         double& risk = risk_[size_t(place)];
@@ -535,7 +527,7 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
             minimum(std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), deviation);
         // The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
         // add to its error.
-        if (!is_measured && of[EstimateKind::kSource] == kPrior) own = deviation;
+        if (!is_measured && of[EstimateKind::kSource] == kPredicted) own = deviation;
         risk = std::exp(kCertain * own);
     }
     for (const std::vector<int64_t>& positions : kernel.measured)

@@ -15,8 +15,11 @@ struct EstimateKind {
     double of[2][kFigures];
 };
 
-// Values in `SOURCES` of kernrec/model/analytical/estimate.py.
-constexpr double kPrior = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured = 3.0;
+// Values in `SOURCES` of kernrec/model/analytical/spread.py.
+constexpr double kPredicted = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured = 3.0;
+
+// Rows of the costs of candidates.
+enum Cost : int64_t { kSeconds, kJoules, kWatts };
 
 constexpr double kDeviations = 1.645;  // half-width of a 90 % interval in standard deviations
 // Default fraction of a prediction's variance due to the config's own error (kernrec/recommender/estimate/costs.py).
@@ -44,6 +47,28 @@ Reference fastest_reference(const std::vector<Reference>& references);
 // Return the shrinkage of a kernel whose best config is predicted to take `best_s`. whole: standard deviation of the
 // prediction's error.
 Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference);
+
+// Interval of each cost that decides a rank: latency, energy or both.
+struct Deciding {
+    double low[2], high[2];
+    size_t count;
+
+    bool overlaps(const Deciding& other) const {
+        for (size_t i = 0; i < count; i++)
+            if (low[i] > other.high[i] || other.low[i] > high[i]) return false;
+        return true;
+    }
+};
+
+// Rank of a recommendation. Measured ones share a rank if their intervals overlap. A rank is ambiguous if a neighbor
+// could hold it.
+struct Rank {
+    int64_t number;
+    bool exact, ambiguous;
+};
+
+// Return the rank of each recommendation, best first. exact: whether all of its deciding costs were measured.
+std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact);
 
 // Estimates that violate a law of physics.
 struct Violations {
@@ -73,10 +98,10 @@ class Ranking {
     // it is a Triton kernel, and the measured positions at each operating point (None: not measured). limits_w,
     // is_default: of each operating point. others: `PowerLimits` of all points except the first. fallback:
     // `PowerLimits` of the default point; None if the first point is the default. figures: of each problem,
-    // (problems, kFigures). prior: figures of each regime of the analytical model, (2, 4, regimes). whole: estimate all
-    // candidates at all points. measure: function that applies measurements to the costs of a kernel.
+    // (problems, kFigures). regimes: figures of each regime of the analytical model, (2, 4, regimes). whole: estimate
+    // all candidates at all points. measure: function that applies measurements to the costs of a kernel.
     Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> prior,
+            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
             bool whole, nb::object measure);
 
     // Some of the candidates: a problem, a range of kernels, and a range of operating points.
@@ -143,6 +168,8 @@ class Ranking {
 
         bool ran() const { return trained || most_measured > 0; }
         bool of_gpu() const { return trained && most_measured == 0; }
+        // Places of the candidates on a problem: from `first(problem)` to `first(problem + 1)`.
+        int64_t first(int64_t problem) const { return part->first + part->starts[size_t(problem)]; }
     };
 
     double& value(int64_t quantity, int64_t point, int64_t place) {
@@ -162,10 +189,13 @@ class Ranking {
     }
 
     void add_kernel(nb::tuple each, size_t number);
+    // Copy the entries of one kernel from each row of all candidates' values or kinds.
+    template <class T, class S>
+    std::vector<T> of_kernel(const std::vector<S>& all, const Kernel& kernel) const;
     void score(Kernel& kernel);
     void set_factors(Kernel& kernel);
     void sweep();
-    void copy_prior(const Array<const double, 3>& prior);
+    void copy_predictions(const Array<const double, 3>& regimes);
     void correct(Kernel& kernel);
     void measure(Kernel& kernel, size_t number, const nb::object& function);
     Violations enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
@@ -175,6 +205,14 @@ class Ranking {
     void set_risk(Kernel& kernel, int64_t problem);
     nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
                         int64_t fastest) const;
+    double cost(Cost quantity, const Part& part, const std::vector<Segment>& own, const Pick& pick) const;
+    // Keep at most three points of each config on a front: lowest latency, lowest energy and lowest EDP.
+    std::vector<Pick> three_points(const Part& part, const std::vector<Segment>& own,
+                                   const std::vector<Pick>& picks) const;
+    // Merge similar picks; return at most `top` of them, each with the number of similar configs.
+    std::vector<std::pair<Pick, int64_t>> merged(const Part& part, const std::vector<Segment>& own,
+                                                 const std::vector<Pick>& picks, Objective objective, int64_t top,
+                                                 bool by_code) const;
 
     nb::object kept_costs_, others_, fallback_;
     nb::list kept_kernels_;

@@ -17,8 +17,6 @@ constexpr double kHeld = 0.95;
 // Indices in `RESOURCES` of kernrec/model/analytical/launch_time.py, followed by the power limit.
 constexpr int64_t kDram = kPipes + 2, kLaunchOverhead = kPipes + 3, kPowerLimit = kPipes + 4;
 
-enum Cost : int64_t { kSeconds, kJoules, kWatts };
-
 struct Place {
     const Ranking::Segment* segment;
     int64_t own;   // position within the kernel on the problem
@@ -33,26 +31,8 @@ Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
     throw nb::index_error("position: no such candidate");
 }
 
-// Interval of each cost that decides a rank: latency, energy or both.
-struct Deciding {
-    double low[2], high[2];
-    size_t count;
+}  // namespace
 
-    bool overlaps(const Deciding& other) const {
-        for (size_t i = 0; i < count; i++)
-            if (low[i] > other.high[i] || other.low[i] > high[i]) return false;
-        return true;
-    }
-};
-
-// Rank of a recommendation. Measured ones share a rank if their intervals overlap. A rank is ambiguous if a neighbor
-// could hold it.
-struct Rank {
-    int64_t number;
-    bool exact, ambiguous;
-};
-
-// Return the rank of each recommendation, best first. exact: whether all of its deciding costs were measured.
 std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact) {
     std::vector<Rank> ranks;
     std::vector<uint8_t> tied(deciding.size() + 1, 0);
@@ -74,8 +54,6 @@ std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vec
     }
     return ranks;
 }
-
-}  // namespace
 
 std::vector<Ranking::Segment> Ranking::segments(const Part& part) const {
     require(part.problem >= 0 && part.problem < problems_ && part.first_kernel >= 0 &&
@@ -178,47 +156,39 @@ bool Ranking::violated() const {
            std::any_of(kernels_.begin(), kernels_.end(), [&](const Kernel& each) { return any(each.violations); });
 }
 
-std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Bounds& bounds, int64_t first,
-                                                    bool each_config, bool by_code) const {
-    std::vector<std::pair<Pick, int64_t>> result;
-    const bool front = bounds.objective == Objective::kPareto;
-    Bounds wider = bounds;
-    if (bounds.top > 1 && !each_config) wider.top = front ? kWhole : kListed * bounds.top;
-    std::vector<Pick> picks = select(part, wider, first);
-    if (bounds.top == 1 || each_config) {
-        for (const Pick& pick : picks) result.push_back({pick, 0});
-        return result;
+double Ranking::cost(Cost quantity, const Part& part, const std::vector<Segment>& own, const Pick& pick) const {
+    return value(quantity, part.first_point + pick.point, locate(own, pick.position).place);
+}
+
+std::vector<Pick> Ranking::three_points(const Part& part, const std::vector<Segment>& own,
+                                        const std::vector<Pick>& picks) const {
+    std::map<int64_t, std::vector<size_t>> by_config;
+    for (size_t i = 0; i < picks.size(); i++) by_config[picks[i].position].push_back(i);
+    std::vector<uint8_t> kept(picks.size(), 0);
+    const auto edp = [&](size_t i) { return cost(kSeconds, part, own, picks[i]) * cost(kJoules, part, own, picks[i]); };
+    for (const auto& [position, mine] : by_config) {
+        size_t balanced = mine[0];
+        for (const size_t i : mine)
+            if (edp(i) < edp(balanced)) balanced = i;
+        kept[mine.front()] = kept[balanced] = kept[mine.back()] = 1;
     }
-    const std::vector<Segment> own = segments(part);
-    const auto cost = [&](int64_t quantity, const Pick& pick) {
-        return value(quantity, part.first_point + pick.point, locate(own, pick.position).place);
-    };
-    if (front) {
-        // Each config keeps at most three points: lowest latency, lowest energy and lowest energy-delay product.
-        std::map<int64_t, std::vector<size_t>> by_config;
-        for (size_t i = 0; i < picks.size(); i++) by_config[picks[i].position].push_back(i);
-        std::vector<uint8_t> kept(picks.size(), 0);
-        for (const auto& [position, mine] : by_config) {
-            size_t balanced = mine[0];
-            const auto edp = [&](size_t i) { return cost(kSeconds, picks[i]) * cost(kJoules, picks[i]); };
-            for (const size_t i : mine)
-                if (edp(i) < edp(balanced)) balanced = i;
-            kept[mine.front()] = kept[balanced] = kept[mine.back()] = 1;
-        }
-        std::vector<Pick> some;
-        for (size_t i = 0; i < picks.size(); i++)
-            if (kept[i]) some.push_back(picks[i]);
-        picks = std::move(some);
-    }
-    const int64_t top = front ? kWhole : bounds.top;
+    std::vector<Pick> some;
+    for (size_t i = 0; i < picks.size(); i++)
+        if (kept[i]) some.push_back(picks[i]);
+    return some;
+}
+
+std::vector<std::pair<Pick, int64_t>> Ranking::merged(const Part& part, const std::vector<Segment>& own,
+                                                      const std::vector<Pick>& picks, Objective objective, int64_t top,
+                                                      bool by_code) const {
     std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> leaders;  // rows by kernel and point
     std::vector<std::pair<size_t, int64_t>> alike;  // rows with their numbers of similar configs
     std::vector<Place> places;
     for (const Pick& pick : picks) places.push_back(locate(own, pick.position));
     const auto logs = [&](size_t i) {
-        const double latency = cost(kSeconds, picks[i]), energy = cost(kJoules, picks[i]);
-        if (front) return std::pair{std::log(latency), std::log(energy)};
-        const double only = std::log(value_of(bounds.objective, latency, energy));
+        const double latency = cost(kSeconds, part, own, picks[i]), energy = cost(kJoules, part, own, picks[i]);
+        if (objective == Objective::kPareto) return std::pair{std::log(latency), std::log(energy)};
+        const double only = std::log(value_of(objective, latency, energy));
         return std::pair{only, only};
     };
     for (size_t i = 0; i < picks.size(); i++) {
@@ -257,13 +227,31 @@ std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Boun
             alike.push_back({i, 0});
         }
     }
+    std::vector<std::pair<Pick, int64_t>> result;
     for (const auto& [i, count] : alike) result.push_back({picks[i], count});
+    return result;
+}
+
+std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Bounds& bounds, int64_t first,
+                                                    bool each_config, bool by_code) const {
+    std::vector<std::pair<Pick, int64_t>> result;
+    const bool front = bounds.objective == Objective::kPareto;
+    Bounds wider = bounds;
+    if (bounds.top > 1 && !each_config) wider.top = front ? kWhole : kListed * bounds.top;
+    std::vector<Pick> picks = select(part, wider, first);
+    if (bounds.top == 1 || each_config) {
+        for (const Pick& pick : picks) result.push_back({pick, 0});
+        return result;
+    }
+    const std::vector<Segment> own = segments(part);
+    if (front) picks = three_points(part, own, picks);
+    result = merged(part, own, picks, bounds.objective, front ? kWhole : bounds.top, by_code);
     if (!front || int64_t(result.size()) <= bounds.top) return result;
     std::vector<double> latency, energy;
     std::vector<int64_t> every;
     for (const auto& row : result) {
         every.push_back(int64_t(every.size()));
-        latency.push_back(cost(kSeconds, row.first)), energy.push_back(cost(kJoules, row.first));
+        latency.push_back(cost(kSeconds, part, own, row.first)), energy.push_back(cost(kJoules, part, own, row.first));
     }
     std::vector<std::pair<Pick, int64_t>> some;
     const int64_t size = int64_t(latency.size());
@@ -400,181 +388,6 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
     }
     result.append(nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
     return result;
-}
-
-namespace {
-
-using PartTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
-
-Ranking::Part part_of(const PartTuple& part) {
-    const auto& [problem, first_kernel, end_kernel, first_point, end_point] = part;
-    return {problem, first_kernel, end_kernel, first_point, end_point};
-}
-
-std::vector<Pick> picks_of(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
-    std::vector<Pick> picks;
-    for (const auto& [point, position] : pairs) picks.push_back({point, position});
-    return picks;
-}
-
-nb::object pairs_of(const std::vector<Pick>& picks) {
-    nb::list pairs;
-    for (const Pick& pick : picks) pairs.append(nb::make_tuple(pick.point, pick.position));
-    return pairs;
-}
-
-Bounds bounds_of(const std::tuple<int64_t, int64_t, double, double, int64_t>& bounds) {
-    const auto& [objective, top, max_power_w, max_slowdown, source] = bounds;
-    require(objective >= 0 && objective <= int64_t(Objective::kEdp) && top > 0, "bounds: expected an objective");
-    return {Objective(objective), top, max_power_w, max_slowdown, source};
-}
-
-// Return the result of a selection, or the lowest power of any candidate if none keeps the bounds.
-template <class F>
-nb::object unless_unreachable(F function) {
-    try {
-        return function();
-    } catch (const Unreachable& error) {
-        return nb::float_(error.least_w);
-    }
-}
-
-// Return an array that views memory of an object and keeps it alive.
-template <class T>
-nb::object seen(nb::handle owner, T* data, std::vector<size_t> shape, std::vector<int64_t> strides = {}) {
-    return nb::cast(
-        nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner, strides.empty() ? nullptr : strides.data()));
-}
-
-Table<const double> rows_of(const Array<const double, 2>& array) { return Table<const double>(array); }
-
-}  // namespace
-
-void bind_rankings(nb::module_& module) {
-    using BoundsTuple = std::tuple<int64_t, int64_t, double, double, int64_t>;
-    using Pairs = std::vector<std::pair<int64_t, int64_t>>;
-    const auto exact = [] { return nb::arg().noconvert(); };
-    nb::class_<Ranking>(module, "Ranking")
-        .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<bool>, nb::object, nb::object,
-                      Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
-             nb::arg(), nb::arg().none())
-        .def_prop_ro("values",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
-                     })
-        .def_prop_ro("kind",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.kinds_of_candidates(), {2, size_t(of.points()), size_t(of.count())});
-                     })
-        .def_prop_ro("kinds",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, &of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
-                                     {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
-                     })
-        .def_prop_ro("risk",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.risk(), {size_t(of.count())});
-                     })
-        .def("rows",
-             [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
-                bool by_code) {
-                 return unless_unreachable([&]() -> nb::object {
-                     nb::list picks, alike;
-                     for (const auto& [pick, count] :
-                          self.rows(part_of(part), bounds_of(bounds), first, each_config, by_code)) {
-                         picks.append(nb::make_tuple(pick.point, pick.position));
-                         alike.append(count);
-                     }
-                     return nb::make_tuple(picks, alike);
-                 });
-             })
-        .def("select",
-             [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first) {
-                 return unless_unreachable(
-                     [&] { return pairs_of(self.select(part_of(part), bounds_of(bounds), first)); });
-             })
-        .def("best_of_other_kind",
-             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const BoundsTuple& bounds,
-                int64_t first) {
-                 return pairs_of(self.best_of_other_kind(part_of(part), picks_of(picks), bounds_of(bounds), first));
-             })
-        .def("described",
-             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const std::vector<int64_t>& alike,
-                int64_t ranked, int64_t objective) {
-                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
-             })
-        .def("nominal", [](const Ranking& self, const PartTuple& part,
-                           int64_t position) { return self.nominal(part_of(part), position); })
-        .def("fastest", [](const Ranking& self, const PartTuple& part) { return self.fastest(part_of(part)); })
-        .def("fastest_kernel",
-             [](const Ranking& self, const PartTuple& part) { return self.fastest_kernel(part_of(part)); })
-        .def("saving",
-             [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
-                double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
-        .def_prop_ro("violated", &Ranking::violated)
-        .def("shrinkage", &Ranking::shrinkage)
-        .def("violations", &Ranking::violations)
-        .def("row_kinds", &Ranking::row_kinds)
-        .def("running", &Ranking::running);
-    module.def(
-        "select",
-        [](Array<const double, 2> latency, Array<const double, 2> energy, Array<const double, 2> power,
-           Array<const double, 2> source, const BoundsTuple& bounds) {
-            return unless_unreachable([&] {
-                return pairs_of(query::select(rows_of(latency), rows_of(energy), rows_of(power), rows_of(source),
-                                              bounds_of(bounds)));
-            });
-        },
-        exact(), exact(), exact(), exact(), nb::arg());
-    module.def(
-        "pareto_front",
-        [](Array<const double, 1> latency, Array<const double, 1> energy) {
-            return numpy(pareto_front(Row<const double>(latency), Row<const double>(energy)));
-        },
-        exact(), exact());
-    module.def(
-        "spread",
-        [](const std::vector<int64_t>& front, Array<const double, 1> latency, Array<const double, 1> energy,
-           int64_t count) {
-            require(
-                count > 0 &&
-                    all_within(Row<const int64_t>(front.data(), int64_t(front.size())), 0, int64_t(latency.shape(0))) &&
-                    latency.shape(0) == energy.shape(0),
-                "spread: expected places of the costs");
-            return numpy(spread(front, Row<const double>(latency), Row<const double>(energy), count));
-        },
-        nb::arg(), exact(), exact(), nb::arg());
-    using Times = std::vector<std::tuple<double, double, bool>>;  // latency (s), deviation, transferred
-    const auto references = [](const Times& times) {
-        std::vector<Reference> result;
-        for (const auto& [latency_s, deviation, transferred] : times)
-            result.push_back({latency_s, deviation, transferred, int64_t(result.size())});
-        return result;
-    };
-    module.def("fastest_reference", [references](const Times& times) {
-        const Reference fastest = fastest_reference(references(times));
-        return nb::make_tuple(fastest.latency_s, fastest.deviation, fastest.transferred, fastest.origin);
-    });
-    module.def("shrinkage", [references](double whole, double best_s, const Times& times) {
-        const Shrinkage shrinkage = shrinkage_of(whole, best_s, fastest_reference(references(times)));
-        return nb::make_tuple(shrinkage.lead, shrinkage.share, shrinkage.deviation);
-    });
-    module.def("ranks", [](const std::vector<std::pair<double, double>>& intervals, const std::vector<bool>& exact) {
-        require(intervals.size() == exact.size(), "ranks: expected an interval of each");
-        std::vector<Deciding> deciding;
-        for (const auto& [low, high] : intervals) deciding.push_back({{low}, {high}, 1});
-        nb::list result;
-        for (const Rank& rank : ranks_of(deciding, exact))
-            result.append(nb::make_tuple(rank.number, rank.exact, rank.ambiguous));
-        return result;
-    });
-    module.attr("DEVIATIONS") = kDeviations;
-    module.attr("OWN_SHARE") = kOwnShare;
 }
 
 }  // namespace kernrec::query

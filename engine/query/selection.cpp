@@ -79,10 +79,10 @@ std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<co
     std::vector<int64_t> front;
     if (latency.size == 0) return front;
     // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
-    const int64_t fastest = lowest(latency), frugal = lowest(energy);
+    const int64_t fastest = lowest(latency), least_energy = lowest(energy);
     std::vector<int64_t> between;
     for (int64_t i = 0; i < latency.size; i++)
-        if (latency[i] <= latency[frugal] && energy[i] <= energy[fastest]) between.push_back(i);
+        if (latency[i] <= latency[least_energy] && energy[i] <= energy[fastest]) between.push_back(i);
     std::sort(between.begin(), between.end(), [&](int64_t a, int64_t b) {
         if (latency[a] != latency[b]) return latency[a] < latency[b];
         return energy[a] != energy[b] ? energy[a] < energy[b] : a < b;

@@ -21,8 +21,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.interop.onnx_graph import Graph, Node, load_graph, tally
 from kernrec.op import Problem, find_op
 from kernrec.op.workload import Layer, Workload, printable
-from kernrec.store.reader import Limits
-from kernrec.util.process import end_with_parent
+from kernrec.store.reader import Limits, serve_request
 
 FREE = {
     "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
@@ -264,16 +263,6 @@ _READERS: dict[str, _Read] = {
 }
 
 
-def main() -> int:
-    """Read a request from standard input, convert the model, print the answer, and return the exit status."""
-    request = json.loads(sys.stdin.read())
-    limits = Limits(**request["limits"])
-    limits.apply()
-    end_with_parent()
-    print(json.dumps(answer(request, limits)))
-    return 0
-
-
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Convert the model in a request, and write the workload to `workload.json` in the request's folder.
 
@@ -300,4 +289,4 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_request(answer))

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,19 @@ class Limits:
             allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
             with suppress(ValueError, OSError):  # macOS has this limit but does not enforce it.
                 resource.setrlimit(limit, (allowed, hard))
+
+
+def serve_request(answer: Callable[[Mapping[str, Any], Limits], dict[str, Any]]) -> int:
+    """In the child process: read a request from standard input, apply its limits, and print the answer. Return the exit
+    status. `answer` receives the request and its limits."""
+    from kernrec.util.process import end_with_parent
+
+    request = json.loads(sys.stdin.read())
+    limits = Limits(**request["limits"])
+    limits.apply()
+    end_with_parent()
+    print(json.dumps(answer(request, limits)))
+    return 0
 
 
 def read_apart(

@@ -25,9 +25,8 @@ from kernrec.store.database import Database, show_filtered
 from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES, used_columns
 from kernrec.store.intake.row_checks import check_rows, faults, is_possible
 from kernrec.store.marks import Mark, has_open
-from kernrec.store.reader import Limits
+from kernrec.store.reader import Limits, serve_request
 from kernrec.store.schema import TABLES, layout_of, migrations, schema_version
-from kernrec.util.process import end_with_parent
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -42,16 +41,6 @@ _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
 """End of the SQL query that sets the order in which the rows of a table are stored, keyed by table name. A query about
 one problem then reads only a part of the log."""
-
-
-def main() -> int:
-    """Run the task that standard input requests, print its answer, and return the exit status."""
-    request = json.loads(sys.stdin.read())
-    limits = Limits(**request["limits"])
-    limits.apply()
-    end_with_parent()
-    print(json.dumps(answer(request, limits)))
-    return 0
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -412,4 +401,4 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_request(answer))
