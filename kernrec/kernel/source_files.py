@@ -80,8 +80,9 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 def _inline(
     path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
 ) -> None:
-    seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    text, start, line = _read_program(path, place), 0, 1  # Refuses a path that cannot be resolved, such as a loop.
+    seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
 
@@ -105,7 +106,6 @@ def _inline(
             )
         return header
 
-    text, start, line = _read_program(path, place), 0, 1
     host_code = host_code or _LAUNCHES.search(text) is not None
     for include in _INCLUDE.finditer(text):
         if (header := header_of(include)) is None:
@@ -126,19 +126,21 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Search a project for a header, and return its path, or None if it is missing or ambiguous. The search starts in
-    `folder` and continues in up to four of its parents, but not above the root of the project. In each of these
-    folders, it also covers subfolders of up to two levels. It ends at the first folder with a result."""
-    for base in [folder.absolute(), *folder.absolute().parents][:5]:
-        if base in (Path.home(), Path(base.anchor)):
-            return None
+    """Search a project for a header, and return its path, or None if it is missing or ambiguous. A project is the
+    nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`. The search starts in `folder` and
+    continues in its parents up to the project's folder. In each of these folders, it also covers subfolders of up to
+    two levels. It ends at the first folder with a result. Files outside of the project are never read."""
+    near = [folder.absolute(), *folder.absolute().parents][:5]
+    root = next((base for base in near if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
+    if root is None:
+        return None
+    for base in near[: near.index(root) + 1]:
         for pattern in ("", "*/", "*/*/"):
             folders = [base] if not pattern else islice(base.glob(pattern), _MOST_FOLDERS)
             headers = [each / name for each in folders if (each / name).is_file()]
+            headers = [each for each in headers if each.resolve().is_relative_to(root.resolve())]
             if headers:
-                return headers[0] if len({each.read_bytes() for each in headers}) == 1 else None
-        if any((base / mark).exists() for mark in _PROJECT_MARKS):
-            return None
+                return headers[0] if len({_read_program(each, name) for each in headers}) == 1 else None
     return None
 
 

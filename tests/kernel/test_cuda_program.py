@@ -5,6 +5,7 @@ import re
 import pytest
 
 from kernrec.compile.nvrtc import compile_source
+from kernrec.errors import UsageError
 from kernrec.kernel.cuda_program import device_code, has_host_code
 from kernrec.kernel.cuda_signature import element_type, is_only_assigned, macros, signatures
 from kernrec.kernel.source_files import read_source, whole_source
@@ -110,6 +111,23 @@ def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # ty
     assert "int a;" in text
     assert "int c;" in text
     assert "cublas" not in text
+
+
+@needs("tree_sitter_cuda")
+def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: ignore[no-untyped-def]
+    (source := tmp_path / "project/apps/one/main.cu").parent.mkdir(parents=True)
+    source.write_text('#include "a.h"\n')
+    (header := tmp_path / "project/shared/include/a.h").parent.mkdir(parents=True)
+    header.write_text("__device__ int a;\n")
+    with pytest.raises(UsageError, match="name its folder with --include"):
+        read_source(source)
+    (tmp_path / "project/.git").mkdir()
+    assert "int a;" in read_source(source)
+    (secret := tmp_path / "secret.h").write_text("__device__ int secret;\n")
+    header.unlink()
+    header.symlink_to(secret)
+    with pytest.raises(UsageError, match="name its folder with --include"):
+        read_source(source)
 
 
 SOURCE = """
