@@ -91,7 +91,7 @@ class CollectOptions(options.Options):
 
         strategy, effort = self._strategy()
         if self.shape and self.workload:
-            raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
+            raise UsageError("--shape and --workload were both given; give only one")
         if strategy.searches and self.op and not self.shape:
             raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
         usual = "energy" if strategy.searches and self.replay != "shipped" else "latency"
@@ -163,8 +163,8 @@ def collect(wanted: CollectOptions) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
     If no problem is named, the plan of `kernrec contribute` is measured for ten minutes. To resume after an
-    interruption, run the same command again: at most one config is lost. Several processes that use the same database
-    share the work.
+    interruption, run the same command again: at most one config is lost. Only one command at a time may measure into a
+    database.
 
     Power limit and clocks are changed only by --set-power-limit and --lock-clocks. The budget applies to each setting.
     With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.

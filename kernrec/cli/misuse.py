@@ -32,7 +32,7 @@ REMOVED = {
     "db retract": "`kernrec db withdraw`",
     "db export --format": "no option: a bundle has Parquet files, which other programs read",
     "--stack": "--backend",
-    "--time": "--map",
+    "db import --time": "--map",
     "--wide": "--format wide",
     "--markdown": "--format markdown",
     "--fix": "--shape, which gives the open dimensions of an .onnx workload",
@@ -139,6 +139,45 @@ REMOVED = {
 
 If an option was removed from only some commands, the key also names the command, as in `db export --key`.
 """
+COMMON = {
+    "`kernrec recommend`": "predict, estimate, query, ask, power, energy, deploy, fleet, plan",
+    "`kernrec analyze FILE.cu`": "tune, autotune, optimize, profile",
+    "`kernrec check FILE.cu`": "sanitize, sanitizer, memcheck, racecheck, lint",
+    "`kernrec explain`": "roofline, bottleneck, why, diagnose",
+    "`kernrec explore`": "serve, server, web, ui, gui, plot, dashboard",
+    "`kernrec collect`, or `kernrec analyze FILE.cu --measure`": "measure, bench, benchmark",
+    "`kernrec capture`": "trace, record",
+    "`kernrec db`": "import, export, merge, push, pull, verify, trust, withdraw, database",
+    "`kernrec db info`": "db list, db show, db stats, db status, info, status",
+    "`kernrec db import FILE`": "db add, db load",
+    "`kernrec db withdraw`": "db delete, db remove, db rm",
+    "`kernrec --help`": "help",
+    "`kernrec --version`": "version",
+    "`kernrec list gpus`": "--list-gpus, devices",
+    "--workload config.json": "--model, --model-path, --network, --config-file",
+    "--context 8192": "--seq-len, --seqlen, --sequence-length, --max-model-len, --max-seq-len, --prompt-length",
+    "--tp 4": "--tensor-parallel, --tensor-parallel-size, --num-gpus",
+    "--phase prefill": "--prefill",
+    "--phase decode, the default for a config.json": "--decode",
+    "--dtype fp8": "--quantization, --quantize, --precision, --data-type",
+    "--backend vllm": "recommend --engine, explore --engine, --library, --framework, --baseline, --baselines",
+    "--gpu a100": "--arch, --device, --target, --hardware, --gpu-name, --gpu-arch, --gpu-architecture",
+    "--power-limit 300W": "--power-cap, --tdp, --watts",
+    "--power-limit sweep": "--sweep, --power-sweep",
+    "--objective energy": "--optimize, --minimize, --metric, --goal, --sort",
+    "--gpus 200 --bill energy=0.25EUR/kWh": "--cost, --electricity-price",
+    "--why": "--verbose, -v, --explain",
+    "the name after the file, such as kernel.cu:name": "analyze --kernel, check --kernel, --kernel-name",
+    "`kernrec analyze FILE.cu --measure`, which measures your kernel": "collect --kernel",
+    "--budget 10m": "--duration, --timeout, collect --time, contribute --time",
+    "--output FILE": "--out, --save-to",
+    "--bundle FILE": "db export --output, db export -o, db export --out",
+    "--db FILE": "--data, --dataset, --database",
+}
+"""Names that other tools use for a command or an option, by the name to use instead.
+
+If only some commands lack the option, its name follows the command's, as in `REMOVED`.
+"""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
@@ -156,27 +195,52 @@ def sentence(error: TyperException) -> str:
         command = context.command_path.partition(" ")[2]
         if instead := REMOVED.get(f"{command} {option}") or REMOVED.get(option):
             return f"{option} {_removed(instead)}"
+        if instead := _common(f"{command} {option}", context) or _common(option, context):
+            return f"unknown option {option!r}; use {instead}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
-        if instead := REMOVED.get(" ".join([*context.command_path.split()[1:], match[1]])):
+        command = " ".join([*context.command_path.split()[1:], match[1]])
+        if instead := REMOVED.get(command):
             return f"`{context.command_path} {match[1]}` {_removed(instead)}"
+        if instead := _common(command, context):
+            return f"unknown command {match[1]!r}; use {instead}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]
-        if "--op" in _options(context) and _is_op(argument):
-            return f"unexpected argument {argument!r}; an op is named with --op {argument}"
-        return f"unexpected argument {argument!r} (`{lists}` shows what is accepted)"
+        expected = _place_of(argument, _options(context)) or f"`{lists}` shows what is accepted"
+        return f"unexpected argument {argument!r}; {expected}"
     if parameter is None:
         return plain
     if text.startswith("Missing"):
         return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
-        return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
+        return f"{_name(parameter)} {match[1]!r}: expected {_WHOLE.get(match[2], match[2])}: {_help(parameter)}"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; expected at least {match[2]}"
     return plain
+
+
+def _common(name: str, context: Any) -> str:
+    instead = next((text for text, names in COMMON.items() if name in names.split(", ")), "")
+    return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
+
+
+def _place_of(argument: str, options: list[str]) -> str:
+    """Return how to pass a positional argument that a command does not take, or an empty string if it is unclear."""
+    from kernrec.op.workload import workloads
+
+    ending = argument.rpartition(".")[2]
+    if "--op" in options and _is_op(argument):
+        return f"write --op {argument}"
+    if "--workload" in options and (ending in ("json", "onnx") or argument in workloads()):
+        return f"write --workload {argument}"
+    if "--shape" in options and re.match(r"\w+=\d", argument):
+        return "a shape has commas, not spaces, such as --shape m=64,n=64,k=64"
+    if ending in ("cu", "ptx"):
+        return f"`kernrec analyze {argument}` reads kernels"
+    return f"write --db {argument}" if argument == "shipped" or ending == "duckdb" else ""
 
 
 def _removed(instead: str) -> str:

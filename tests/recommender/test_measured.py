@@ -76,7 +76,7 @@ def test_disagreeing_rows_of_others_are_named_but_not_used(
     assert recommendation.latency_s.value == pytest.approx(first.latency_s.value)
     (note,) = [note for note in answer.notes if "others measured something else" in note]
     assert isinstance(note, Note)
-    assert note.startswith(f"{first.kernel.name}: others measured something else than you for 1 config")
+    assert note.startswith(f"{first.kernel.name}: measurements of others differ from yours for 1 config")
     assert "`kernrec db withdraw --merged`" in note.why
 
 
