@@ -12,20 +12,9 @@ from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions
 from tests.engine.expected import check, digest, one_nan
+from tests.helpers.paths import beside
 
-HEADER = """.version 8.6
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u64 y)
-{
-.reg .pred %p<9>; .reg .b32 %r<9>; .reg .b32 %i<9>; .reg .b64 %a<5>; .reg .b32 %s<3>;
-.shared .align 16 .b8 tile[4096];
-mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r1, %r1, %r2, %r0;
-ld.param.u64 %a0, [x]; ld.param.u64 %a1, [y]; mul.wide.u32 %a2, %r1, 4; add.u64 %a0, %a0, %a2; add.u64 %a3, %a1, %a2;
-ld.global.u32 %r2, [%a0]; mov.u32 %r3, %laneid; xor.b32 %r4, %r2, %r0;
-mov.u32 %s0, tile; mad.lo.u32 %s1, %r0, 4, %s0; st.shared.u32 [%s1], %r4;
-bar.sync 0;
-"""
+HEADER = beside(__file__, "header.ptx")
 FOOTER = """
 bar.sync 0;
 ld.shared.u32 %r5, [%s1]; add.u32 %r4, %r4, %r5; xor.b32 %r4, %r4, %r2;
@@ -222,15 +211,7 @@ def test_results_and_counts_match_the_recorded_ones(name):
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])
 
 
-_HEAD = """.version 8.8
-.target sm_120a
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u64 y, .param .u64 n)
-{
-.reg .pred %p<9>; .reg .b32 %r<40>; .reg .b64 %a<9>; .reg .b64 %d<40>; .shared .align 128 .b8 tile[8192];
-mov.u32 %r0, %tid.x; ld.param.u64 %a0, [x]; ld.param.u64 %a1, [y]; ld.param.u64 %a4, [n]; cvt.u32.u64 %r39, %a4;
-mul.wide.u32 %a2, %r0, 64; add.u64 %a2, %a0, %a2; mul.wide.u32 %a3, %r0, 64; add.u64 %a3, %a1, %a3;
-"""
+_HEAD = beside(__file__, "programs_head.ptx")
 
 
 def _listed(first: int, count: int, letter: str = "r") -> str:
