@@ -43,30 +43,7 @@ DECLARED = OF_AN_OP.replace('op = "reduce"\ndtypes = ["f32"]\nlayouts = ["row"]\
 )  # fmt: skip
 
 ADD_WEIGHTED = beside(__file__, "add_weighted.cu")
-T1: dict[str, Any] = {
-    "General": {"BenchmarkName": "mine"},
-    "ConfigurationSpace": {
-        "TuningParameters": [
-            {"Name": "block_size_x", "Type": "int", "Values": "[64, 128]"},
-            {"Name": "WPT", "Type": "int", "Values": "[1, 2]"},
-            {"Name": "SHIFT", "Type": "int", "Values": "[0, 1]"},
-        ],
-        "Conditions": [{"Expression": "SHIFT == 0 or WPT == 2", "Parameters": ["SHIFT", "WPT"]}],
-    },
-    "KernelSpecification": {
-        "Language": "CUDA", "KernelName": "add_weighted", "KernelFile": "mine.cu", "ProblemSize": [500],
-        "GlobalSize": {"X": "500"}, "LocalSize": {"X": "block_size_x"}, "GridDivX": ["block_size_x", "WPT"],
-        "Arguments": [
-            {"Name": "sums", "Type": "float", "MemoryType": "Vector", "FillType": "Constant", "FillValue": 1.0,
-             "AccessType": "ReadWrite", "Size": 500},
-            {"Name": "values", "Type": "float", "MemoryType": "Vector", "FillType": "Random", "FillValue": 1.0,
-             "AccessType": "ReadOnly", "Size": 500},
-            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 500},
-            {"Name": "weights", "Type": "float", "MemoryType": "Symbol", "FillType": "Generator",
-             "DataSource": "i + 1", "Size": 8},
-        ],
-    },
-}  # fmt: skip
+T1: dict[str, Any] = json.loads(beside(__file__, "t1.json"))
 DOUBLE_PTX = elementwise("mine", "add.f32 %f2, %f1, %f1")
 PTX_ARGUMENTS = ["x=f32[500]", "y=f32[500]", "i32:500"]
 Rows = list[dict[str, Any]]
