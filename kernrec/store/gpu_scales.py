@@ -60,7 +60,8 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
                    by_board.energy - reference.energy AS energy
             FROM by_board JOIN reference USING (gpu, item)
         ), scale AS (
-            SELECT gpu, contributor, board, count(*) AS configs, median(latency) AS latency, mad(latency) AS latency_mad,
+            SELECT gpu, contributor, board, count(*) AS configs, median(latency) AS latency,
+                   mad(latency) AS latency_mad,
                    CASE WHEN count(energy) >= {LEAST_CONFIGS} THEN median(energy) END AS energy,
                    mad(energy) AS energy_mad
             FROM ratio GROUP BY ALL HAVING count(*) >= {LEAST_CONFIGS}
