@@ -1,8 +1,4 @@
-"""Compare GPUs and batch sizes on one network: memory, time, energy, power limit, price and yearly bill.
-
-A bill states energy, money and carbon dioxide. It does not include idle power, or the energy of the host, memory
-outside the GPU, power supplies and cooling.
-"""
+"""Compare GPUs and batch sizes on one network: memory, time, energy and power limit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +6,6 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
@@ -184,68 +179,3 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
         f" {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )
-
-
-_J_PER_KWH = 3.6e6
-_YEAR_S = 8760 * 3600.0
-
-
-@dataclass(frozen=True)
-class Tariff:
-    """Number of GPUs that run a network all year, and the price and carbon dioxide of a kilowatt-hour, which have no
-    defaults."""
-
-    gpus: int
-    energy_price: tuple[float, str] | None = None
-    """Price per kilowatt-hour, and its currency; None if unknown."""
-    carbon_g_per_kwh: float | None = None
-    """Grams of carbon dioxide per kilowatt-hour; None if unknown."""
-
-
-@dataclass(frozen=True)
-class Bill(JsonForm):
-    """Energy of a network for one year, with its cost and carbon dioxide."""
-
-    name: str
-    """Name of the total to which the bill belongs."""
-    energy_kwh: float
-    cost: float | None
-    currency: str | None
-    carbon_kg: float | None
-    versus: str | None = None
-    """Name of the total with which this bill is compared; None if there is none."""
-    more_kwh: float | None = None
-    """Kilowatt-hours more than the reference total needs for the same number of passes; negative for a saving."""
-
-
-def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None) -> list[Bill]:
-    """Return the yearly bill of each total.
-
-    All bills are for the same number of passes: as many as the tariff's GPUs complete in a year at the speed of
-    `reference`.
-
-    Args:
-        tariff: number of GPUs, and prices.
-        reference: total to compare with. If it is None, each bill is for the number of passes that the GPUs complete in
-            a year at the speed of the bill's own total.
-    """
-    rows = []
-    for total in totals:
-        passes = tariff.gpus * _YEAR_S / (reference or total).latency_s.value
-        energy_kwh = total.energy_j.value * passes / _J_PER_KWH
-        price, currency = tariff.energy_price or (None, None)
-        cost = None if price is None else energy_kwh * price
-        mass = None if tariff.carbon_g_per_kwh is None else energy_kwh * tariff.carbon_g_per_kwh / 1e3
-        versus = more_kwh = None
-        if reference is not None and total is not reference:
-            versus, more_kwh = reference.name, energy_kwh - reference.energy_j.value * passes / _J_PER_KWH
-        rows.append(Bill(total.name, energy_kwh, cost, currency, mass, versus, more_kwh))
-    return rows
-
-
-def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
-    """Return the yearly bills for an answer about a network. Without a sweep, there is a bill for each distinct total.
-    With a sweep, there is a bill for the recommended operating point and one for the default operating point."""
-    if sweep is not None:
-        return bills(sweep.billed, tariff, sweep.billed[-1])
-    return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])
