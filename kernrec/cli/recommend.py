@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -103,8 +101,6 @@ def recommend(wanted: RecommendOptions) -> None:
         network = answer_network(recommender, wanted.named_gpus[0], wanted.network, wanted.query)
         answers = [layer.answer for layer in network.layers if layer.best is not None]
         _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
-    elif wanted.compares:
-        _compare(recommender, wanted)
     else:
         _print_networks(recommender, wanted)
 
@@ -189,7 +185,7 @@ def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers
         if together:
             print_gpus(group, notes)
         else:
-            print_recommendations(group[0], form, notes)
+            print_recommendations(group[0], notes)
 
 
 def _with_regret(recommender: "Recommender", answer: "Answer") -> dict[str, Any]:
@@ -202,53 +198,33 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print the layers and totals of a network, or a sweep, for each GPU and batch size."""
-    from kernrec.cli.network_tables import network_csv, print_network, print_sweep
-    from kernrec.recommender.networks.memory import DoesNotFitError
-    from kernrec.recommender.networks.network import answer_network
-    from kernrec.recommender.networks.sweep import sweep_network
+    """Print the layers and totals of a network, or a sweep, for each GPU and batch size, or one table for all."""
+    from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
+    from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
-    form, query, network = wanted.printed.form, wanted.query, wanted.network
-    objects: list[dict[str, object]] = []
-    rows: list[dict[str, object]] = []
-    unfit: list[DoesNotFitError] = []
-    notes, answered = NotePrinter(wanted.why), 0
-    for gpu, batch in product(wanted.named_gpus, wanted.batches):
-        try:
-            answer = answer_network(recommender, gpu, replace(network, batch=batch), query)
-        except DoesNotFitError as error:
-            unfit.append(error)
-            continue
-        sweep = sweep_network(recommender, answer, wanted.swept, query.power_limit_w) if wanted.swept else None
-        if form is Form.JSON:
-            objects.append(answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict())
-        elif form is Form.CSV:
-            rows += network_csv(answer, sweep)
-        else:
-            if answered:
-                print()
-            if sweep:
-                print_sweep(sweep, notes)
-            else:
-                print_network(answer, wanted.top, notes)
-        answered += 1
-    if unfit and not answered:
-        raise unfit[0]
+    form, query, notes = wanted.printed.form, wanted.query, NotePrinter(wanted.why)
+    swept = wanted.swept
+    if wanted.compares and query.power_limit_w is None and query.clock_hz is None:
+        swept = "power limit"
+    rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, swept)
+    if wanted.compares:
+        print_comparison(rows, missing, form, notes)
+        return
+    answered = [row for row in rows if isinstance(row, ComparedGpu)]
     if form is Form.JSON:
-        _print_objects(objects)
+        _print_objects(
+            [row.sweep.as_dict() if row.sweep else row.answer.as_dict_with_regrets(recommender) for row in answered]
+        )
     elif form is Form.CSV:
-        print_csv(rows)
-    notes.print(str(error) for error in unfit)
-
-
-def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    from kernrec.cli.network_tables import print_comparison
-    from kernrec.recommender.networks.compare import compare_gpus
-
-    query = wanted.query
-    limits = query.power_limit_w is None and query.clock_hz is None
-    rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, limits)
-    print_comparison(rows, missing, wanted.printed.form, NotePrinter(wanted.why))
+        print_csv([cells for row in answered for cells in network_csv(row.answer, row.sweep)])
+    else:
+        for number, row in enumerate(answered):
+            print("\n" * (number > 0), end="")
+            if row.sweep is not None:
+                print_sweep(row.sweep, notes)
+            else:
+                print_network(row.answer, wanted.top, notes)
+    notes.print([*(row.note for row in rows if not isinstance(row, ComparedGpu)), *missing])
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":

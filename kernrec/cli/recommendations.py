@@ -12,14 +12,11 @@ from kernrec.cli.output import (
     SELDOM,
     USUALLY,
     Column,
-    Form,
     NotePrinter,
     estimates,
     interval_text,
     measurement_text,
     print_columns,
-    print_csv,
-    print_json,
     print_line,
     quantities,
     source_text,
@@ -42,20 +39,12 @@ if TYPE_CHECKING:
     Row = Recommendation | Foreign | Baseline
 
 
-def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
+def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) -> None:
     """Print the recommendations for one problem on one GPU.
 
     If the answer is for a single kernel, the table also contains the config of the occupancy heuristic.
     """
     notes = notes or NotePrinter()
-    if form is Form.JSON:
-        print_json(answer.as_dict())
-        return
-    if form is Form.CSV:
-        from kernrec.recommender.tabular import plain_rows
-
-        print_csv(plain_rows(answer))
-        return
     if answer.no_kernel is not None:
         _print_baselines(answer, answer.no_kernel, notes)
         return

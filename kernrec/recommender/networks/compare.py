@@ -10,7 +10,7 @@ from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import NetworkAnswer, Total
-from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
+from kernrec.recommender.networks.sweep import NetworkSweep, Swept, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Estimate
@@ -112,17 +112,18 @@ def compare_gpus(
     wanted: NetworkRequest,
     query: Query,
     batches: Sequence[int | None] = (None,),
-    limits: bool = False,
+    swept: Swept | None = None,
 ) -> tuple[list[ComparedGpu | Unfit], list[str]]:
     """Compare GPUs and batch sizes on one network.
 
     Args:
         batches: batch sizes (items per pass); None stands for the batch size of the request.
-        limits: whether to search for the best power limit of each row.
+        swept: quantity to sweep for each row; None for no sweep.
 
     Returns:
         (rows, messages). There is one row for each GPU and batch size, in the given order. There is one message for
-            each GPU that has no rows or whose total is incomplete.
+            each GPU that has no rows or whose total is incomplete. Of several GPUs, a GPU without kernels and with
+            incomplete baselines has no rows.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -144,13 +145,13 @@ def compare_gpus(
                 error = error or problem
                 missing.append(f"{gpu.name} is left out: {problem}")
                 break
-            if answer.left_out and not any(layer.best for layer in answer.layers):
+            if len(gpus) > 1 and answer.left_out and not any(layer.best for layer in answer.layers):
                 missing.append(
                     f"{gpu.name} is omitted: {len(answer.left_out)} layers have neither a kernel nor a baseline there"
                 )
                 error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
                 break
-            sweep = sweep_network(recommender, answer, "power limit") if limits else None
+            sweep = sweep_network(recommender, answer, swept, query.power_limit_w) if swept else None
             rows.append(ComparedGpu(answer, sweep))
     fitting = [row for row in rows if isinstance(row, ComparedGpu)]
     if not fitting:
