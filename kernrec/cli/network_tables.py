@@ -236,8 +236,9 @@ def _comparison_columns(
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
     # Name the power limit: the best limit would draw less.
-    limit = " at default" if first.query.max_power_w is None else " at --max-power"
-    limit *= any(row is not None and row.sweep is not None for row in rows)
+    power = "power [W]"
+    if any(row is not None and row.sweep is not None for row in rows):
+        power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"
     below = [row.error.short if isinstance(row, Unfit) else _dominant(row, backends) for row in compared]
 
     def each(text: "Callable[[ComparedGpu], str]") -> list[str]:
@@ -251,7 +252,7 @@ def _comparison_columns(
         Column(f"J/{first.unit}", "right", each(lambda row: digits(row.energy.value))),
         Column(f"{first.unit}s/s", "right", each(lambda row: digits(row.rate))),
         quantities("best limit", "W", [None if row is None else row.best_limit_w for row in rows]),
-        Column(f"W{limit}", "right", each(lambda row: digits(row.total.power_w)), USUALLY),
+        Column(power, "right", each(lambda row: digits(row.total.power_w)), USUALLY),
         Column("source", "left", each(lambda row: row.total.source), USUALLY),
         Column(f"{first.unit}s/J", "right", each(lambda row: digits(row.rate_per_watt)), USUALLY),
         Column("layers that take most of the time", "left", below, below=True),
