@@ -60,7 +60,7 @@ def test_another_count_fails_unless_the_version_is_raised() -> None:
     pinned, version = document["counts"], document["version"]
     other = {name: dict(metrics) for name, metrics in pinned.items()}
     other["tree"]["shared.load_wavefronts"] += 1.0
-    with pytest.raises(pytest.fail.Exception, match="raise COUNTS_VERSION.*shared.load_wavefronts"):
+    with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*shared\.load_wavefronts"):
         check(other, version, version, pinned)
     with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
         check(other, version + 1, version, pinned)

@@ -118,6 +118,13 @@ class SampledLaunch:
             moved = moved + own_bytes
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
+    def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
+        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM, because the stacks
+        of all concurrent blocks do not fit in L2."""
+        stacks = _column(self.table, "local.bytes").take(variants) * concurrent_blocks
+        moved = _SECTOR_BYTES * _column(self.table, "local.l2_sectors").take(variants)
+        return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
+
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
         """Return the number of L2 clock cycles that all atomic operations on the most contended address take.
 
@@ -240,13 +247,14 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     sectors = loaded + stored
     if not sectors.any():
         return table
-    stacks = np.maximum(table.stack_bytes, table.spill_bytes / 2.0) * threads * resident
-    lost = np.clip(1.0 - cache / np.maximum(stacks, 1.0), 0.0, 1.0)
+    stack = np.maximum(table.stack_bytes, table.spill_bytes / 2.0) * threads
+    lost = np.clip(1.0 - cache / np.maximum(stack * resident, 1.0), 0.0, 1.0)
     added = {
         "issue": spilled / _SECTORS_PER_REQUEST,
         "issue.ld_local": spilled / _SECTORS_PER_REQUEST,
         "l1.wavefronts": sectors / _SECTORS_PER_REQUEST,
         "local.l2_sectors": stored + loaded * lost,
+        "local.bytes": stack,
     }
     metrics = (*table.metrics, *(metric for metric in added if metric not in table.metrics))
     counts = np.zeros((len(table.counts), len(metrics), table.counts.shape[2]))

@@ -55,13 +55,17 @@ def test_additions_to_one_address_are_serialized():
     assert serial_clk(global__counts__atomic_turns=32.0, **everywhere) == 32 * BLOCKS
 
 
-def local_memory(stack_bytes: int, spill_bytes: int = 0) -> dict[str, float]:
-    """Return the counts of a block of 128 threads with 512 sectors of local stores and 256 of local loads."""
+def local_table(stack_bytes: int, spill_bytes: int = 0) -> ProfileTable:
+    """Return the profile of a block of 128 threads with 512 sectors of local stores and 256 of local loads."""
     names = ("issue", "local.read_sectors", "local.write_sectors")
     counts = np.array([[[1000.0], [256.0], [512.0]]])
     sizes = [np.full(1, size) for size in (32, spill_bytes, stack_bytes, 0)]
     table = ProfileTable(0, "k", ("v",), *sizes, names, ("block",), counts)
-    made = _with_local_memory(table, np.full(1, 128), np.full(1, 4), np.full(1, 1e5))
+    return _with_local_memory(table, np.full(1, 128), np.full(1, 4), np.full(1, 1e5))
+
+
+def local_memory(stack_bytes: int, spill_bytes: int = 0) -> dict[str, float]:
+    made = local_table(stack_bytes, spill_bytes)
     return dict(zip(made.metrics, made.counts[0, :, 0].tolist(), strict=True))
 
 
@@ -79,3 +83,14 @@ def test_half_of_the_spilled_bytes_are_stores():
 
 def test_arrays_in_registers_access_no_local_memory():
     assert "local.l2_sectors" not in local_memory(stack_bytes=0)
+
+
+def test_stacks_beyond_l2_move_through_dram():
+    def moved(l2_bytes: float) -> float:
+        table, nothing = local_table(stack_bytes=1024), np.zeros(1)
+        launch = SampledLaunch(table, table, *[nothing] * 6)
+        return float(launch.local_dram_bytes(np.zeros(1, int), np.full(1, 100.0), l2_bytes)[0])
+
+    stacks = 1024 * 128 * 100
+    assert moved(2.0 * stacks) == 0.0
+    assert moved(0.25 * stacks) == pytest.approx(0.75 * 32.0 * local_memory(1024)["local.l2_sectors"])
