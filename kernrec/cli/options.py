@@ -230,7 +230,7 @@ class Options:
 class Printed(Options):
     """Options for the format of the output."""
 
-    form_name: Annotated[str | None, option("table, wide, csv, json or markdown.", "--format", panel=PRINTED)] = None
+    form_name: Annotated[str | None, option("table, csv or json.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
 
     @cached_property

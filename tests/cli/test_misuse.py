@@ -86,14 +86,14 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
 
 
 def test_removed_name_is_answered_with_its_replacement():
-    for name in (name for name in misuse.REMOVED if name not in NAMES):
+    for name in (name for name in misuse.removed() if name not in NAMES):
         *command, last = name.split()
         if not command and last.startswith("-"):  # several commands had this option, so try one that lacks it now
             command = [next(each for each in ("recommend", "analyze", "train") if last not in OPTIONS[each])]
         done = run_here(*command, last)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), name
         assert done.stderr.startswith("kernrec: ")
-        instead = misuse.REMOVED[name]
+        instead = misuse.removed()[name]
         reason = instead.removeprefix("no option: ")
         assert f"was removed{'; use' if reason == instead else ':'} {reason}" in done.stderr
 

@@ -20,6 +20,7 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import ceiling_s, floor_s, implausible
 from tests.helpers.foreign_files import cache, document, entry, result
+from tests.helpers.paths import beside
 
 Write = Callable[..., Path]
 
@@ -31,32 +32,7 @@ SOURCE = """extern "C" __global__ void scale(const float *x, float *y, int n) {
     if (i < n) y[i] = TILE * tile[threadIdx.x];
 }
 """
-SPEC = """
-name = "scale"
-source = "scale.cu"
-constraints = ["bx * tile <= 256"]
-
-[problem]
-dims = { n = 16777216 }
-flops = "n"
-
-[problem.tensors]
-x = { shape = ["n"] }
-y = { shape = ["n"], role = "output" }
-
-[tunables]
-bx = { values = [32, 64, 128, 256] }
-tile = { values = [1, 2] }
-
-[defines]
-WIDTH = 4
-
-[[launch]]
-entry = "scale"
-grid = ["ceil_div(n, bx)"]
-block = ["bx"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "bind.toml")
 BX = {"tune_params_keys": ["bx", "tile"]}
 
 
