@@ -131,7 +131,7 @@ def _show_shipped(as_json: bool) -> None:
         for source in about["sources"]:
             print(f"  source: {source}")
         if about["left_out"]:
-            print(f"  left out or changed: {', '.join(f'{count} {reason}' for reason, count in about['left_out'].items())}")
+            print("  left out or changed: " + ", ".join(f"{n} {reason}" for reason, n in about["left_out"].items()))
 
 
 def conflicting(count: int) -> str:
