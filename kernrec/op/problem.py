@@ -120,12 +120,6 @@ class Op:
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
     """Default layout, keyed by dtype, for each dtype whose default is not the first of `layouts`."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a registered op by its name, because its functions may be lambdas."""
-        from kernrec.op.registry import all_ops, find_op
-
-        return (find_op, (self.name,)) if self in all_ops() else super().__reduce_ex__(protocol)
-
     @cached_property
     def late(self) -> dict[str, int]:
         """Return the default values of the late dimensions (`Dim.late`), keyed by name."""
