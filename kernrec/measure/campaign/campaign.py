@@ -188,8 +188,7 @@ class Campaign:
             session.begin_problem(planned)
         if planned.baseline is not None:
             self._note(
-                "nothing defines the right result: results are compared with the output of "
-                + config_text(planned.baseline)
+                "the spec has no reference: results are compared with the output of " + config_text(planned.baseline)
             )
         configs_left = self._configs_left()
         begun_s = start_s = session.clock()
