@@ -27,11 +27,6 @@ UNALIGNED = {"m": 64, "n": 768, "k": 30522}
 """Shape for f32 in nt whose row length no kernel supports."""
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def product(dtype: str = "bf16", layout: str = "nt", **sizes: int) -> Problem:
     return find_op("matmul").problem(dtype, layout, **PRODUCT | sizes)
 

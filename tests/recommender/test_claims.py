@@ -8,7 +8,6 @@ import pytest
 from kernrec.gpu import GPU, all_gpus
 from kernrec.kernel import all_kernels
 from kernrec.op.dtype import math_dtype
-from kernrec.recommender import Recommender
 from tests.helpers.depth import DEEP
 
 SHAPES = {
@@ -19,11 +18,6 @@ SHAPES = {
     "elementwise": {"n": 4096},
 }
 ROWS = {"rows": 64, "columns": 512}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 OPS = sorted({kernel.op for kernel in all_kernels()})

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 
 FASTEST = Query(Objective.LATENCY, top=1)
 WIDE = {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}
@@ -11,11 +11,6 @@ FIRST = {"n": 8, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 
 GROUPED = {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 32}
 DEPTHWISE = {"n": 64, "c": 96, "h": 112, "w": 112, "k": 96, "r": 3, "s": 3, "padding": 1, "groups": 96}
 DILATED = {"c": 61, "h": 20, "w": 19, "k": 61, "r": 3, "s": 3, "padding": 2, "dilation": 2, "groups": 61}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -5,17 +5,11 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.backends import released
 from kernrec.op import Problem, find_op
-from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.store.recorded import recorded_baselines
 
 H200 = find_gpu("h200")
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 def product(m: int = 1024) -> Problem:

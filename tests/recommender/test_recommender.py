@@ -30,11 +30,6 @@ convs = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 PREDICTED = [gpu for gpu in all_gpus() if gpu.sm >= 75]
 """GPUs for which kernels can be compiled."""
 

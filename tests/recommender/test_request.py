@@ -5,7 +5,7 @@ import pytest
 import kernrec
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.answer import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.request import (
@@ -32,11 +32,6 @@ def test_request_names_an_op_or_a_kernel():
 
 
 ROWS = {"rows": 8192, "columns": 4096}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 def test_sweep_limits_are_valid_and_below_the_default():

@@ -3,14 +3,9 @@
 import pytest
 
 import kernrec
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Query
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 @pytest.mark.parametrize("source", ["predicted", "learned"])

@@ -6,11 +6,6 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.util.human import Note
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def lines_on_triton(
     recommender: Recommender, dtype: str, layout: str, m: int, n: int, k: int, gpu: str = "a100"
 ) -> list[str]:

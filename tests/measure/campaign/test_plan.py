@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
@@ -23,14 +21,6 @@ from tests.helpers.rig import KERNEL
 GPU = find_gpu("h200")
 MATVEC = find_op("matvec").problem(m=4096, n=1, k=4096)
 SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
-
-
-@pytest.fixture
-def nvrtc() -> None:
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
 
 
 def test_first_planned_config_is_the_top_recommendation() -> None:

@@ -24,11 +24,6 @@ NO_SPLITS, NO_LEAVES = np.zeros(0, np.uint16), np.zeros(0, np.float32)
 SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def test_random_answers_obey_physical_limits():
     """The deep profile asks all 500 questions; other runs ask some of them, selected by the seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
