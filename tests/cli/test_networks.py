@@ -65,18 +65,11 @@ def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):
     assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
 
 
-def test_bill_has_energy_cost_and_carbon_per_year(capsys):
-    year = ("--gpus", "200", "--bill", "energy=250EUR/MWh,carbon=0.38kg/kWh")
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
+def test_regret_of_network_lies_between_those_of_its_layers(capsys):
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    bill = next(bill for bill in answer["bills"] if bill["versus"] is None)
-    power_w = next(total["power_w"] for total in answer["totals"] if total["name"] == bill["name"])
     regrets = [layer["regret"]["latency"]["expected"] for layer in answer["layers"]]
     assert min(regrets) <= answer["regret"]["latency"]["expected"] <= max(regrets)
-    assert bill["energy_kwh"] == pytest.approx(200 * 8760 * power_w / 1e3)
-    assert bill["cost"] == pytest.approx(bill["energy_kwh"] * 0.25)
-    assert bill["carbon_kg"] == pytest.approx(bill["energy_kwh"] * 0.38)
-    assert bill["currency"] == "EUR"
 
 
 def test_gpus_are_compared_in_one_table(capsys):
@@ -89,8 +82,6 @@ def test_gpus_are_compared_in_one_table(capsys):
     rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
     assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # per GPU: kernel, baseline
     assert "The fastest is expected to be h200-sxm with" in out
-    assert run(["recommend", *DECODE, "--gpu", "h200,l40s", "--gpus", "8", "--json"]) == 0
-    assert [bill["name"] for bill in json.loads(capsys.readouterr().out)["bills"]] == ["h200-sxm", "l40s"]
 
 
 @pytest.mark.parametrize("words", [
@@ -170,7 +161,7 @@ def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     assert shown.out == ""
     assert "does not fit: it needs 143 GB (weights 141 GB" in shown.err
     assert "it fits with --tp 8" in shown.err
-    for words in (("--power-limit", "sweep"), ("--gpus", "8"), ("--json",)):
+    for words in (("--power-limit", "sweep"), ("--json",)):
         assert run(["recommend", *seventy, "--gpu", "rtx4090", *words]) == 1
         assert capsys.readouterr().out == ""
     assert run(["recommend", *seventy, "--gpu", "rtx4090,h200,l4"]) == 0

@@ -86,9 +86,9 @@ WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
     "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "on rtx3090 .constraint 'bx \\* tile <= 256'"),
-    "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows do not say tile"),
+    "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows have no value of tile"),
     "a time below the floor": (cache(entry(time=0.01, times=[0.01])), "1 of 1 times are below .* wrong unit"),
-    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "in which a single thread does"),
+    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "which one thread needs for"),
     "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu uses 128"),
     "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the measured source"),
     "a fractional value": (cache(entry(bx=32.5)), "bx is 32.5"),
@@ -179,7 +179,7 @@ def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel,
     path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
     done = bind(database, kernel, path)
     assert done.results == 1
-    assert done.notes == ("1 failures were skipped: scale excludes their configs",)
+    assert done.notes == ("skipped 1 failure: scale excludes these configs",)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])
