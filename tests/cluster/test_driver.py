@@ -24,7 +24,6 @@ from kernrec.op import find_op
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 from tests.helpers.depth import few_examples
-from tests.helpers.paths import cases
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -123,7 +122,15 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     return [note for note in notes if note]
 
 
-@pytest.mark.parametrize(("changed", "reason"), cases(__file__, "changed_gpu_is_refused_with_the_reason"))
+@pytest.mark.parametrize(("changed", "reason"), [
+    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
+    ({}, "its GPU is in the campaign already"),
+    (
+        {"limits": (250.0, None, None, False), "uuid_hash": "second"},
+        "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+    ),
+    ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
+])  # fmt: skip
 def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
     assert run(cluster, tmp_path, needs_energy=True) == [f"node is excluded: {reason}"]

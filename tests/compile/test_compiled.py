@@ -11,7 +11,7 @@ from kernrec.compile.assemble import ESTIMATED, assembler, check_target
 from kernrec.compile.compiled import first_error, parse_resources
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
-from tests.helpers.paths import beside, cases
+from tests.helpers.paths import beside
 
 CALLS = beside(__file__, "calls.log")
 
@@ -24,7 +24,19 @@ def test_each_entry_point_has_its_own_resources_without_those_of_callees():
     assert parse_resources("") == {}
 
 
-@pytest.mark.parametrize(("log", "line"), cases(__file__, "first_error_is_one_line_with_its_source_and_line"))
+@pytest.mark.parametrize(("log", "line"), [
+    (
+        'k.cu(3): warning #177-D: unused\n  x\n\nk.cu(7): error: identifier "b" is undefined\nk.cu(9): error: z',
+        'k.cu:7: identifier "b" is undefined',
+    ),
+    ("k.cu(1): catastrophic error: could not open source file", "k.cu:1: could not open source file"),
+    ("k.cu(4): error #20: bad", "k.cu:4: bad"),
+    (
+        "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n",
+        "k.cu: Entry function 'k' uses too much shared data",
+    ),
+    ("\n", "k.cu: the compiler failed without a message"),
+])  # fmt: skip
 def test_first_error_is_one_line_with_its_source_and_line(log, line):
     assert first_error(log, "k.cu") == line
 

@@ -9,7 +9,7 @@ from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
 from kernrec.profile.tensor_values import sample_tensors
-from tests.helpers.paths import ROOT, beside, cases
+from tests.helpers.paths import ROOT, beside
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
@@ -84,9 +84,19 @@ def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
 INDEXED = beside(__file__, "indexed.cu")
 
 
-@pytest.mark.parametrize(
-    ("entry", "arguments", "values", "says"), cases(__file__, "indexes_cover_the_tensor_they_index")
-)
+@pytest.mark.parametrize(("entry", "arguments", "values", "says"), [
+    ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
+    ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
+    ("scatter", ("y=f32[33]",), {"idx": "index y"}, "idx uniform over y"),
+    (
+        "spmv",
+        ("off=i32[n+1]", "col=i32[9*n]", "val=f32[9*n]"),
+        {"off": "offsets col, val", "col": "index x"},
+        "off ascending over col and val",
+    ),
+    ("count", (), {}, ""),
+    ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
+])  # fmt: skip
 def test_indexes_cover_the_tensor_they_index(tmp_path, entry, arguments, values, says):
     (path := tmp_path / "indexed.cu").write_text(INDEXED)
     draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import MAX_DEPTH, MAX_LENGTH, parse
-from tests.helpers.paths import cases
 
 INT64 = st.one_of(st.integers(-8, 8), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 2**62]))
 
@@ -61,7 +60,16 @@ def test_arithmetic_matches_python(text, value):
     assert parse(text).evaluate({"a": 5, "dtype": "f32", "layout": "nchw"}) == value
 
 
-@pytest.mark.parametrize(("text", "column", "reason"), cases(__file__, "invalid_text_is_refused_with_its_column"))
+@pytest.mark.parametrize(("text", "column", "reason"), [
+    ("", None, "empty"), ("a +", 1, "invalid syntax"), ("a.b", 1, "only integers"), ("a + b[0]", 6, "'['"),
+    ("1.5 * a", 1, "only integers"), ("__import__('os')", 1, "unknown function"),
+    ("a + ceildiv(1, 2)", 5, "did you mean ceil_div?"), ("min(1)", 1, "min takes 2 to 8 arguments"),
+    ("log2(a, 1)", 1, "log2 takes 1 arguments"), ("1 + min", 5, "min is a function"), ("lambda: 1", 7, "':'"),
+    ("True", 1, "only integers"), ("~a", 1, "'~'"), ("+a", 1, "only integers"), ("a is b", 1, "comparisons"),
+    ("a in b", 1, "comparisons"), ("'ab' * 1000", 1, "text"), ("'ab' < dtype", 1, "text"), ("1_000", 1, "'1_'"),
+    ("0x10", 1, "'0x'"), ("9223372036854775808", 1, "64 bits"), ("аbc", 1, "character"), ("a;b", 2, "';'"),
+    ("min(*a)", 1, "takes 2 to 8"), ("min(a, b, default=1)", 1, "takes 2 to 8"),
+])  # fmt: skip
 def test_invalid_text_is_refused_with_its_column(text, column, reason):
     with pytest.raises(UsageError) as refusal:
         parse(text)

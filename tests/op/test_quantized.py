@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 
 from kernrec.op import decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.op.dtype import FORMATS, activation_bytes, canonical_dtype, weight_bytes
-from tests.helpers.paths import cases
 
 MATMUL = find_op("matmul")
 OF_MATMUL = [dtype for dtype in MATMUL.dtypes if dtype in FORMATS]
@@ -40,7 +39,14 @@ def test_quantized_matmul_sums_its_groups_with_their_scales(dtype):
     assert_allclose(reference(problem, stored)["c"], expected * scale.get("ab_scale", 1.0), atol=1e-10)
 
 
-@pytest.mark.parametrize(("typed", "dtype"), cases(__file__, "format_names_of_serving_engines_are_accepted"))
+@pytest.mark.parametrize(
+    ("typed", "dtype"),
+    [
+        ("fp8_block", "f8block"), ("fp8-block", "f8block"), ("fp4", "nvfp4"), ("NVFP4", "nvfp4"), ("int4", "w4a16"),
+        ("awq", "w4a16"), ("GPTQ", "w4a16"), ("int8_wo", "w8a16"), ("mxfp4", "mxfp4"), ("w4a8_mxfp4_mxfp8", "mxfp4f8"),
+        ("w4afp8", "w4f8"), ("sq", "i8"), ("fp8", "f8e4m3"),
+    ],
+)  # fmt: skip
 def test_format_names_of_serving_engines_are_accepted(typed, dtype):
     assert canonical_dtype(typed) == dtype
 

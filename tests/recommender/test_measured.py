@@ -17,7 +17,6 @@ from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
-from tests.helpers.paths import cases
 from tests.helpers.reading import reading_here
 
 GPU = "h200-sxm"
@@ -157,7 +156,14 @@ def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: 
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize(("measured", "limits", "counts"), cases(__file__, "measurement_counts_only_at_its_limits"))
+@pytest.mark.parametrize(("measured", "limits", "counts"), [
+    ({}, {}, True), ({}, {"power_limit_w": 700.0}, True), ({"power_limit_w": 700.0}, {}, True),
+    ({"power_limit_w": 400.0}, {}, False), ({"power_limit_w": 400.0}, {"power_limit_w": 400.0}, True),
+    ({}, {"power_limit_w": 400.0}, False), ({"locked_sm_clock_hz": 1.41e9}, {}, False),
+    ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.41e9}, True),
+    ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
+    ({"locked_memory_clock_hz": 1e9}, {}, False),
+])  # fmt: skip
 def test_measurement_counts_only_at_its_limits(
     ask: Ask, predicted: tuple[Recommendation, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:

@@ -22,7 +22,6 @@ from tests.helpers.attention import (
 from tests.helpers.counted import per_trip, profiled, unpredicted
 from tests.helpers.kernel_code import mutants, not_assembled, source_of
 from tests.helpers.on_gpu import Prepared
-from tests.helpers.paths import cases
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +62,14 @@ CASES = (
 )  # fmt: skip
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (c[0].name, *c[1].values(), c[2]))))
 
-SHAPES = cases(__file__, "shapes")
+SHAPES = (
+    {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 1, "keys": 200},
+    {"batch": 2, "heads": 2, "kv_heads": 1, "queries": 17, "keys": 33, "causal": 1},
+    {"heads": 1, "queries": 70, "keys": 129},
+    {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1},
+    {"heads": 1, "queries": 131, "keys": 150, "causal": 1},
+    {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
+)
 SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
 """Variants of 8-bit problems: one scale per tensor or per key head, and results in bf16 or f16."""
 

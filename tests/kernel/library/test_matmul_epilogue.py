@@ -9,7 +9,6 @@ from kernrec.kernel.binding import Pointer
 from kernrec.op import decode_elements, encode_elements, inputs, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
-from tests.helpers.paths import cases
 from tests.helpers.products import broken, matmul, run, worst
 
 pytestmark = pytest.mark.slow
@@ -104,7 +103,15 @@ def test_missing_bias_is_a_null_pointer():
             assert nulls["bias"] is (bias == 0)
 
 
-BREAKS = cases(__file__, "breaks")
+BREAKS = [
+    (0, 1, "if (bias) {", "if (false) {"), (0, 1, "column + j * 8 + e, n - 1", "j * 8 + e, n - 1"),
+    (2, 1, "sums[i][j][e + 2] += value", "sums[i][j][e] += value"),
+    (3, 1, "min(column + j * 8 + e, n - 1)", "column + j * 8 + e"), (4, 2, "first % columns", "first"),
+    (4, 2, "first = min(first, elements - N);", ""), (5, 1, "if (!partial) finish", "if (partial) finish"),
+    (9, 1, "j / VECTOR * VECTOR * LANES_N", "j * LANES_N"), (10, 2, "partial += elements;", "partial += 0;"),
+    (11, 1, "linear + cubic * x * x", "linear"), (11, 2, "activation != NONE", "activation == SILU"),
+    (12, 1, "bias_at(bias, column)", "bias_at(bias, 0)"), (12, 1, "r < m && c < columns", "r < m"),
+]  # fmt: skip
 
 
 @pytest.mark.every(8)

@@ -9,7 +9,7 @@ from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, global_pointers, load_depths, spins
 from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.analysis.liveness import live_registers
-from tests.helpers.paths import beside, cases
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, module, ptx
 
 HEAD = beside(__file__, "dependence_head.ptx")
@@ -44,7 +44,20 @@ def test_only_values_alive_together_need_registers():
     assert alone >= 2
 
 
-@pytest.mark.parametrize(("body", "alike"), cases(__file__, "blocks_run_equally_if_no_branch_depends_on_block_or_data"))
+@pytest.mark.parametrize(
+    ("body", "alike"),
+    [
+        ("", True),
+        ("mov.u32 %r4, %ctaid.x; mad.lo.u32 %r5, %r4, 64, %r2;\nst.global.u32 [%rd4], %r5;", True),
+        ("mov.u32 %r4, %nctaid.x; add.u32 %r5, %r4, %r1; setp.gt.u32 %p2, %r5, 7;\n@%p2 bra DONE;", True),
+        ("mov.u32 %r4, %ctaid.x; mad.lo.u32 %r5, %r4, 64, %r2; setp.gt.u32 %p2, %r5, %r1;\n@%p2 bra DONE;", False),
+        ("mov.u32 %r4, %ctaid.x; setp.gt.u32 %p2, %r4, 7; selp.u32 %r5, 1, 0, %p2; bar.sync %r5;", False),
+        ("mov.u32 %r4, %smid; setp.gt.u32 %p2, %r4, 7;\n@%p2 exit;", False),
+        ("setp.gt.u32 %p2, %r3, 7;\n@%p2 bra DONE;", False),
+        ("ld.shared.u32 %r4, [tile]; setp.gt.u32 %p2, %r4, 7;\n@%p2 bra DONE;", False),
+        ("mov.u32 %r4, 5;\nLOOP:\nsub.u32 %r4, %r4, 1; setp.gt.u32 %p2, %r4, 0;\n@%p2 bra LOOP;", True),
+    ],
+)  # fmt: skip
 def test_blocks_run_equally_if_no_branch_depends_on_block_or_data(body, alike):
     assert blocks_run_alike(kernel(body)) is alike
 
@@ -108,7 +121,20 @@ mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd2, %rd4; ld.glo
 """
 
 
-@pytest.mark.parametrize(("body", "targets"), cases(__file__, "index_has_its_target_and_bytes_per_step"))
+@pytest.mark.parametrize(("body", "targets"), [
+    ("mul.wide.u32 %rd6, %r2, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7+8];", {"x": (4, ())}),
+    (
+        "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 2; add.s64 %rd7, %rd1, %rd6;"
+        " ld.global.u16 %rs1, [%rd7];",
+        {"x": (2, ("c",))},
+    ),
+    (
+        "cvt.u64.u32 %rd6, %r2; shl.b64 %rd8, %rd6, 3; add.s64 %rd7, %rd8, %rd3; st.global.u64 [%rd7], %rd4;",
+        {"y": (8, ())},
+    ),
+    ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
+    ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
+])  # fmt: skip
 def test_index_has_its_target_and_bytes_per_step(body, targets):
     function = module(START + body, PARAMETERS).functions["k"]
     assert indexes_of(function) == ({"idx": Index(targets, ascending=False)} if targets else {})  # type: ignore[arg-type]
