@@ -136,7 +136,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and left_out and drafted and not isinstance(error, CompileError):
-            raise type(error)(f"{error} ({left_out[0]}; an argument states it)") from None
+            raise type(error)(f"{error} ({left_out[0]}; give it as an argument)") from None
         if measuring is None or isinstance(error, UsageError | CompileError):
             raise
         measuring.alone(error, wanted.as_json)

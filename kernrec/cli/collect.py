@@ -91,7 +91,7 @@ class CollectOptions(options.Options):
 
         strategy, effort = self._strategy()
         if self.shape and self.workload:
-            raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
+            raise UsageError("--shape and --workload were both given; give only one")
         if strategy.searches and self.op and not self.shape:
             raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
         usual = "energy" if strategy.searches and self.replay != "shipped" else "latency"

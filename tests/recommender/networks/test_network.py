@@ -127,7 +127,7 @@ def test_8_bit_dtype_applies_only_to_quantized_layers(recommender):
     dtypes = {layer.name: layer.answer.problem.dtype for layer in answer.layers}
     assert dtypes["mlp down_proj"] == dtypes["attention qkv_proj"] == "f8e4m3"
     assert {dtypes[name] for name in ("lm_head", "attention")} == {"bf16"}
-    assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
+    assert any(note.startswith("totals are per GPU, for one of 4") for note in answer.notes)
 
 
 @pytest.mark.parametrize(("rows", "layout"), [(64, None), (64, "nt"), (64, "nn"), (33, "nt")])
