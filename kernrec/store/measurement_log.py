@@ -128,18 +128,18 @@ _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked
 # This query is for the database of pulled rows (kernrec/store/share/pulled.py). It returns the columns that identify a
 # config, as in `ANSWERS`, and the signers of the config's rows.
 SIGNERS = """
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
-    FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {merged}) AS origin USING (measurement_id)
+    FROM whole_gpu_rows JOIN (SELECT measurement_id, signer FROM {merged}) AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok'
 """
 
 # This query returns the median latency that other people measured for each config.
 _OTHERS = """
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
-    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    FROM whole_gpu_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
@@ -149,10 +149,10 @@ _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than any successful run.
 FAILURES = f"""
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
            bool_and(merged) AS merged
-    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    FROM whole_gpu_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE {_FAILED}
 """
 
@@ -234,9 +234,9 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     merged = merged and not all(row[-_COMBINED] for row in answers)
     return LogRows(
         answers,
-        rows_of("whole_card_rows", failures) if failed else [],
-        rows_of("whole_card_rows", signers) if signed else [],
-        rows_of("whole_card_rows", f"{_OTHERS} GROUP BY ALL") if merged else [],
+        rows_of("whole_gpu_rows", failures) if failed else [],
+        rows_of("whole_gpu_rows", signers) if signed else [],
+        rows_of("whole_gpu_rows", f"{_OTHERS} GROUP BY ALL") if merged else [],
     )
 
 

@@ -9,28 +9,14 @@ from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
 from kernrec.profile.tensor_values import sample_tensors
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
 BLUR = ROOT / "docs/examples/blur.cu"
 SAXPY = ROOT / "docs/examples/saxpy.cu"
 SIZES = ("width=4096", "height=2160")
-SOURCE = """
-#ifndef THREADS
-#define THREADS 128
-#endif
-#define WIDTH 8
-extern "C" __global__ void __launch_bounds__(256)
-rows(const float4* A, const int* index, unsigned char* out, float scale, long long N, bool flip, int m, int step)
-{
-    extern __shared__ float staged[];
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    staged[threadIdx.x] = A[i].x * WIDTH;
-    __syncthreads();
-    if (i < N) out[i] = staged[threadIdx.x ^ 1] * scale + index[i % m] + flip + step;
-}
-"""
+SOURCE = beside(__file__, "spec_draft.cu")
 
 
 @pytest.fixture
@@ -66,7 +52,7 @@ def test_launch_options_produce_the_spec_in_the_guide():
     assert draft.assumed == ("width * height elements in blurred",)
 
 
-def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable():
+def test_block_that_the_code_reads_is_a_tunable_only_if_several_are_given():
     words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
     (tunable,) = draft_spec(SAXPY, words).kernel().tunables
     assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
@@ -90,41 +76,12 @@ def test_packed_weights_have_a_fraction_of_the_elements():
     assert problem.tensors["x"].shape == (512,)
 
 
-def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
+def test_unknown_block_size_is_requested(tmp_path, refuses):
     (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
     refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
 
-INDEXED = """
-extern "C" __global__ void gather(const float *x, const int *idx, float *y, int n, int c)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n * c) y[i] = x[(size_t)idx[i / c] * c + i % c];
-}
-extern "C" __global__ void pairs(const float2 *x, const long long *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && idx[i] >= 0) y[i] = x[idx[i]].x + x[idx[i]].y;
-}
-extern "C" __global__ void scatter(const float *x, const unsigned *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) atomicAdd(&y[idx[i]], x[i]);
-}
-extern "C" __global__ void spmv(const int *off, const int *col, const float *val, const float *x, float *y, int n)
-{
-    int r = blockIdx.x * blockDim.x + threadIdx.x;
-    if (r >= n) return;
-    float s = 0;
-    for (int j = off[r]; j < off[r + 1]; ++j) s += val[j] * x[col[j]];
-    y[r] = s;
-}
-extern "C" __global__ void count(const int *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = idx[i] % 7;
-}
-"""
+INDEXED = beside(__file__, "indexed.cu")
 
 
 @pytest.mark.parametrize(("entry", "arguments", "values", "says"), [
