@@ -151,11 +151,10 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     Raises:
         KernrecError: The program has host code, and tree-sitter is not installed.
     """
-    text = _REGISTER.sub(lambda match: " " * len(match[0]), text)
     host_code = has_host_code(text)
     if not host_code and instance is None:
         return DeviceCode(text, (), ())
-    text = _without_host_macros(text)
+    text = _without_host_macros(_REGISTER.sub("", text))
     root = parsed(text)
     marks = _DeviceWords(root)
     headers: dict[str, None] = {}
