@@ -114,6 +114,7 @@ REMOVED = {
     "explore --batch": "`kernrec recommend --batch`, or a config.json with another batch",
     "explore --context": "`kernrec recommend --context`",
     "explore --tp": "`kernrec recommend --tp`",
+    "analyze --cluster": "no option: all cores of this machine are used",
     "analyze --layout": "the layout in the spec",
     "train --gpu": "no option: models learn from all GPUs of the database",
     "evaluate --gpu": "--split gpu, which holds out each GPU",
