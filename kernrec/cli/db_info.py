@@ -13,17 +13,14 @@ from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.measure.gpu_coverage import Gap, GpuCoverage
-
-_SHOWN = 8
-"""Maximum number of suggestions for further measurements."""
+    from kernrec.measure.gpu_coverage import GpuCoverage
 
 _SHIPPED = Path("shipped")
 """Value of --db that selects the published measurements that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
-    coverage: Annotated[bool, option("Show what is measured, and what to measure next.", "--coverage")] = False
+    coverage: Annotated[bool, option("Show how much is measured on each GPU.", "--coverage")] = False
     as_json: AsJson = False
 
 
@@ -157,19 +154,16 @@ def conflicting(count: int) -> str:
 def _show_coverage(wanted: InfoOptions) -> None:
     from dataclasses import asdict
 
-    from kernrec.measure.gpu_coverage import gaps, gpus_coverage
+    from kernrec.measure.gpu_coverage import gpus_coverage
     from kernrec.store import Stack
 
     with Steps("counting what is measured"):
         stack = Stack(None if wanted.db is None else [wanted.db])
         gpus = gpus_coverage(stack)
-        open_gaps = gaps(stack)
     if wanted.as_json:
-        answer = {"gpus": [asdict(gpu) for gpu in gpus], "gaps": [asdict(gap) for gap in open_gaps]}
-        print_json(answer)
+        print_json({"gpus": [asdict(gpu) for gpu in gpus]})
         return
     _print_gpus(gpus)
-    _print_gaps(open_gaps)
 
 
 def _print_gpus(gpus: "list[GpuCoverage]") -> None:
@@ -185,13 +179,3 @@ def _print_gpus(gpus: "list[GpuCoverage]") -> None:
         print_notes(
             [f"{counted(others, 'GPU')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
         )
-
-
-def _print_gaps(gaps: "list[Gap]") -> None:
-    columns = [("architecture", "left"), ("op", "left"), ("unmeasured", "right"), ("GPUs", "left")]
-    cells = [[gap.arch, gap.op, str(gap.layers - gap.measured), _some(gap.gpus)] for gap in gaps[:_SHOWN]]
-    print_table("what would help most: `kernrec contribute` on one of these GPUs", columns, cells)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
