@@ -92,8 +92,6 @@ class Answer:
     """Remarks for the user, one line each."""
     seconds: float = 0.0
     """Duration of the visit in seconds, on the device's clock."""
-    over: bool = False
-    """Whether the visit is complete. If not, its time slice ended first."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
@@ -168,7 +166,8 @@ class GpuActor:
         def make() -> None:
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
-            self._answer.over = campaign.spent or campaign.measure(with_own_kernels(visit.planned))
+            if not campaign.spent:
+                campaign.measure(with_own_kernels(visit.planned))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
@@ -203,9 +202,9 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     if request.recording is not None:
         return recorded_device(request.recording, request.gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpus
+    from kernrec.measure.device.nvml import choose_gpu
 
-    (present,) = choose_gpus("auto")
+    present = choose_gpu("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
         raise UsageError("")  # The message is empty, because it is no error if the request is for other GPUs.
     return gpu_device(present, scratch)
