@@ -3,12 +3,12 @@
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
-    python tools/build_database.py --carry main     # keep profiles if only comments changed since `main`
+    python tools/build_database.py --carry main     # keep profiles of code that did not change since `main`
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
 A profile belongs to a kernel's source hash. Therefore, a changed comment makes all profiles of the kernel stale, and
 emulating the kernel again takes over an hour. `--carry REVISION` stores the profiles of a git revision under the new
-hash if source and spec are unchanged except for comments and spaces.
+hash if the spec is unchanged, and g++ preprocesses the source of every variant to the same tokens.
 
 `--check` writes nothing. If a run is interrupted, its finished profiles are kept, and the next run continues. The tool
 prints a hash of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). Therefore, the check
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
-from profile_files import profiles_hash, read_profile_rows, tokens, within_compiler_variation, write_profiles
+from profile_files import profiles_hash, read_profile_rows, within_compiler_variation, write_profiles
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if only comments changed")
+    parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if the code is the same")
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.carry is not None:
@@ -147,7 +147,7 @@ def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
 def carry(old: Kernel, new: Kernel) -> int:
     """Store the profiles of a kernel under its new hash. Return 1 if its code or spec changed."""
     path = paths.shipped("db/prebuilt") / f"{new.name}.profile.parquet"
-    if old.spec != new.spec or tokens(old.source) != tokens(new.source):
+    if old.spec != new.spec or not same_code(old, new):
         print(f"{new.name}: the code or the specification changed: run tools/build_database.py {new.name}")
         return 1
     rows = [dataclasses.replace(r, kernel_hash=new.hash) for r in read_profile_rows(path) if r.kernel_hash == old.hash]
@@ -155,6 +155,23 @@ def carry(old: Kernel, new: Kernel) -> int:
         write_profiles(path, rows)
     print(f"{new.name} {old.hash} -> {new.hash}: {len(rows)} profiles carried over")
     return 0
+
+
+def same_code(old: Kernel, new: Kernel) -> bool:
+    """Return whether the sources of two kernels with the same spec are equal after preprocessing, for all variants."""
+    if old.source == new.source or old.triton:
+        return old.source == new.source
+    macros = {
+        (*(f"-D{name}={value}" for name, value in new.defines(configs[0], v.dtype, v.layout).items()),
+         f"-D__CUDA_ARCH__={10 * sm}")
+        for v in shipped_variants(new) for sm, configs in v.configs.items()
+    }  # fmt: skip
+    return all(_preprocessed(old.source, each) == _preprocessed(new.source, each) for each in macros)
+
+
+def _preprocessed(source: str, macros: Sequence[str]) -> list[str]:
+    command = ["g++", "-E", "-P", "-w", "-x", "c++", *macros, "-"]
+    return subprocess.run(command, input=source, text=True, check=True, capture_output=True).stdout.split()
 
 
 def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:

@@ -6,7 +6,6 @@ the main loop, and up to 19 registers differed, with a spill of a few bytes.
 """
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.store.schema import migrate
 from kernrec.util.files import write_whole
 
-_LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
 _COUNTS_VARY = 0.04  # maximum difference of a count, as a fraction of the issued instructions
 _REGISTERS_VARY = 32
@@ -71,12 +69,6 @@ def _from_columns(row: Row) -> ProfileRow:
     counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
     fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
     return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
-
-
-def tokens(source: str) -> list[str]:
-    """Return the lines of a source without comments, empty lines and repeated spaces."""
-    text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:

@@ -14,7 +14,7 @@ import typer
 from kernrec.cli import options
 from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
 from kernrec.cli.output import NotePrinter, print_json, print_notes
-from kernrec.cli.progress import Steps, ended_by_signals, exit_status
+from kernrec.cli.progress import Lines, Steps, ended_by_signals, exit_status
 from kernrec.cli.recommendations import print_recommendations
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.util.human import counted
@@ -129,20 +129,16 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
         with ended_by_signals(), progress:
             analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress)
     except KeyboardInterrupt as stop:
-        progress.end()
         print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and left_out and drafted and not isinstance(error, CompileError):
-            raise type(error)(f"{error} ({left_out[0]}; an argument states it)") from None
+            raise type(error)(f"{error} ({left_out[0]}; give it as an argument)") from None
         if measuring is None or isinstance(error, UsageError | CompileError):
             raise
-        progress.end()
         measuring.alone(error, wanted.as_json)
         raise typer.Exit(0) from None
-    finally:
-        progress.end()
     collected = None
     if measuring is not None:
         collected = measuring.run()
@@ -183,7 +179,6 @@ def _analysis(
         progress.step(f"{kernel.name}: {done}{whole} configs", done, total)
 
     def first_front(answer: "Answer", profiled: int) -> None:
-        progress.remove_line()
         with contextlib.redirect_stdout(sys.stderr):
             print_notes([f"a first answer, from {profiled} configs:"])
             print_recommendations(answer)
@@ -219,11 +214,10 @@ class _Measuring:
         self._measurement, self._stop = measurement, Stop()
 
     def run(self) -> "CollectResult":
-        from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 
-        with self._stop, display() as show:
-            collected = collect(self._measurement.request, show, self._stop)
+        with self._stop:
+            collected = collect(self._measurement.request, Lines().show, self._stop)
         for result in collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
             print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.kernel_argument import AnalyzeOptions
-from kernrec.cli.output import USUALLY, Column, Form, print_columns, print_json, print_notes, print_table_as, quantities
+from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
@@ -151,7 +151,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
         title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
-        print_table_as(Form.TABLE, title, columns)
+        print_columns(title, columns)
     notes = []
     for row in rows:
         if row.analysis is None:

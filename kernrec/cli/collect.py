@@ -13,7 +13,7 @@ from kernrec import paths
 from kernrec.cli import options, quantity
 from kernrec.cli.options import option
 from kernrec.cli.output import print_line, print_notes
-from kernrec.cli.progress import Steps
+from kernrec.cli.progress import Lines, Steps
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import config_text, human
 
@@ -91,7 +91,7 @@ class CollectOptions(options.Options):
 
         strategy, effort = self._strategy()
         if self.shape and self.workload:
-            raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
+            raise UsageError("--shape and --workload were both given; give only one")
         if strategy.searches and self.op and not self.shape:
             raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
         usual = "energy" if strategy.searches and self.replay != "shipped" else "latency"
@@ -163,8 +163,8 @@ def collect(wanted: CollectOptions) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
     If no problem is named, the plan of `kernrec contribute` is measured for ten minutes. To resume after an
-    interruption, run the same command again: at most one config is lost. Several processes that use the same database
-    share the work.
+    interruption, run the same command again: at most one config is lost. Only one campaign at a time may fill a
+    database.
 
     Power limit and clocks are changed only by --set-power-limit and --lock-clocks. The budget applies to each setting.
     With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
@@ -286,11 +286,9 @@ def run_each(
         measure: Function that measures. Its arguments are a function that reports progress, and a function that returns
             whether to stop. It returns the result of each power limit and clock.
     """
-    from kernrec.cli.progress import display
-
     stop = Stop()
-    with stop, display() as report:
-        results = measure(report, stop)
+    with stop:
+        results = measure(Lines().show, stop)
     for point, result in results:
         if text := limit_text(point):
             print(text)

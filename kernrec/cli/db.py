@@ -221,7 +221,7 @@ def verify(wanted: VerifyOptions) -> None:
     """
     if wanted.place is not None:
         if wanted.db or wanted.remove:
-            raise UsageError(f"--db and --remove are about a database, not about {wanted.place}")
+            raise UsageError(f"--db and --remove are for a database; to check {wanted.place}, omit them")
         _verify_place(wanted.place, wanted.list_)
         return
     if wanted.list_:

@@ -141,7 +141,7 @@ def _print_shipped(as_json: bool) -> None:
         for source in about["sources"]:
             print(f"  source: {source}")
         if left_out:
-            print(f"  left out: {left_out}")
+            print(f"  left out or changed: {left_out}")
 
 
 def conflicting(count: int) -> str:

@@ -89,14 +89,16 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
     if source.suffix == ".toml":
         if spec is not None:
-            raise UsageError(f"{source} is a call already, and --spec names another; give one")
+            raise UsageError(f"{source} is already a call: omit --spec")
         from kernrec.capture.call_file import is_cuda_call, read_cuda_call
 
         if is_cuda_call(source):
             return *read_cuda_call(source).kernel(), source.parent
         spec, triton = source, True
     if triton and spec is None:
-        raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
+        raise UsageError(
+            f"{source} needs --spec CALL.toml, with grid and arguments; `kernrec capture -- python PROGRAM` writes one"
+        )
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
     names = [
@@ -106,7 +108,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     ]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
-        raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")
+        raise UsageError(f"{used[0]} cannot be used with {spec.name}, which describes the launch")
     if ptx:
         return _ptx_kernel(wanted)
     if triton and spec is not None:

@@ -1,32 +1,30 @@
-"""Print tables for whole networks: layers, totals, yearly bills, power-limit and clock sweeps, and GPU comparisons."""
+"""Print tables for whole networks: layers, totals, power-limit and clock sweeps, and comparisons of GPUs."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.output import (
     ALWAYS,
     SELDOM,
     USUALLY,
-    WIDE,
     Column,
     Form,
     NotePrinter,
     digits,
     estimates,
+    print_columns,
     print_csv,
     print_json,
     print_line,
-    print_table_as,
     quantities,
 )
 from kernrec.cli.quantity import percent
 from kernrec.cli.recommendations import print_command, problem_command
 from kernrec.recommender.tabular import plain_rows
-from kernrec.util.human import Note, config_text, human
+from kernrec.util.human import Note, human
 
 if TYPE_CHECKING:
-    from kernrec.recommender.networks.compare import Bill, ComparedGpu, Tariff, Unfit
+    from kernrec.recommender.networks.compare import ComparedGpu, Unfit
     from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
     from kernrec.recommender.networks.sweep import NetworkSweep
 
@@ -57,29 +55,18 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
     return rows
 
 
-def print_network(
-    answer: "NetworkAnswer",
-    form: Form,
-    billed: "Sequence[Bill]" = (),
-    layers: int | None = None,
-    notes: NotePrinter | None = None,
-) -> None:
-    """Print the totals of a network, its slowest layers, the yearly bills, useful next commands and the notes.
+def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinter) -> None:
+    """Print the totals of a network, its slowest layers, useful next commands and the notes.
 
     Args:
-        layers: Number of layers to print, slowest first. By default, a normal table has the layers that take most of
-            the time, and other formats have all layers.
+        layers: Number of layers to print, slowest first. By default, the layers that take most of the time are printed.
     """
-    _print_totals(answer, form)
+    _print_totals(answer)
     print()
-    _print_layers(answer, form, layers)
-    if billed:
-        print()
-        _print_bills(billed, form)
-    if form is Form.TABLE:
-        print()
-        _print_next(answer, layers)
-    (notes or NotePrinter()).print([*answer.notes, SHARED_ERROR])
+    _print_layers(answer, layers)
+    print()
+    _print_next(answer, layers)
+    notes.print([*answer.notes, SHARED_ERROR])
 
 
 def _chosen(answer: "NetworkAnswer") -> str:
@@ -96,59 +83,45 @@ def _title(answer: "NetworkAnswer") -> str:
     )
 
 
-def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
+def _print_totals(answer: "NetworkAnswer") -> None:
     count = sum(layer.count for layer in answer.layers)
     which = f"all {count} layers together"
     if answer.left_out:
         which = f"{count} layers together, without {len(answer.left_out)} distinct ones that the notes name"
     shown = answer.distinct_totals
     columns = [Column("runs", "left", [total.name for total in shown]), *_cost_columns(shown)]
-    print_table_as(form, f"{_title(answer)}: {which}", [*columns, *_against(shown, "the first")])
+    print_columns(f"{_title(answer)}: {which}", [*columns, *_against(shown, "the first")])
     if answer.advice:
         print_line(answer.advice)
 
 
-def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print the layers of a network.
-
-    A normal table has the `most` slowest layers. If `most` is None, it has the layers that take most of the time.
-    """
-    shown = answer.layers
-    total = f"all {len(shown)} distinct layers"
-    if form is Form.TABLE and most != len(shown):
-        shown = answer.longest(most)
-        share = sum(layer.latency_s for layer in shown) / sum(layer.latency_s for layer in answer.layers)
-        total = f"the {len(shown)} of {len(answer.layers)} distinct layers that take {share * 100:.0f} % of the time"
-        if len(shown) == len(answer.layers):
-            total = f"all {len(shown)} distinct layers, the longest first"
-    cut = form is Form.TABLE
-    names = [_shortened(layer.name) if cut else layer.name for layer in shown]
+def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
+    """Print the `most` slowest layers of a network or, if `most` is None, those that take most of the time."""
+    shown, count = answer.longest(most), len(answer.layers)
     seconds = sum(layer.latency_s for layer in answer.layers)
+    share = sum(layer.latency_s for layer in shown) / seconds
+    total = f"the {len(shown)} of {count} distinct layers that take {share * 100:.0f} % of the time"
+    if len(shown) == count:
+        total = f"all {count} distinct layers, the longest first"
     costs = [layer.run_costs for layer in shown]
-    ours = [None if layer.runs_backend else layer.best for layer in shown]
+    configs = [layer.program[1] for layer in shown]
+    bottlenecks = ["" if layer.runs_backend or layer.best is None else layer.best.bottleneck for layer in shown]
     columns = [
-        Column("layer", "left", names),
+        Column("layer", "left", [_shortened(layer.name) for layer in shown]),
         Column("count", "right", [str(layer.count) for layer in shown]),
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
-        estimates("latency", "s", [latency for latency, _ in costs], intervals=not cut),
-        estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=not cut),
-        Column("runs", "left", [_runs(layer) for layer in shown], styles=["marked" * bool(x.worth_it) for x in shown]),
+        estimates("latency", "s", [latency for latency, _ in costs], intervals=False),
+        estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
+        Column("runs", "left", [_runs(layer) for layer in shown]),
         Column(f"kernrec vs {answer.backend}", "right", [_saved(layer) for layer in shown], SELDOM),
-    ]
-    if form is Form.WIDE:
-        configs = [config_text(best.config) if best else "" for best in ours]
-    else:
-        configs = [layer.program[1] for layer in shown]
-    columns += [
         Column("config", "left", configs, ALWAYS if any(configs) else USUALLY, below=True),
-        Column("source", "left", [layer.source for layer in shown], SELDOM, styles=[layer.source for layer in shown]),
-        Column("bottleneck", "left", [best.bottleneck if best else "" for best in ours], SELDOM),
-        Column("problem", "left", [layer.answer.problem.key for layer in shown], WIDE),
+        Column("source", "left", [layer.source for layer in shown], SELDOM),
+        Column("bottleneck", "left", bottlenecks, SELDOM),
     ]
     if len(answer.dtypes) > 1:
         columns.insert(2, Column("dtype", "left", [layer.answer.problem.dtype for layer in shown], USUALLY))
     how = f", source {', '.join(answer.sources)}; latency and energy of one occurrence"
-    print_table_as(form, f"{total}{how}", columns)
+    print_columns(f"{total}{how}", columns)
 
 
 _LONGEST_NAME = 34
@@ -174,12 +147,11 @@ def _print_next(answer: "NetworkAnswer", layers: int | None) -> None:
 
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
-    sources = [total.source for total in totals]
     return [
         estimates("latency", "s", [total.latency_s for total in totals]),
         estimates("energy", "J", [total.energy_j for total in totals]),
         quantities("power", "W", [total.power_w for total in totals], importance=USUALLY),
-        Column("source", "left", sources, USUALLY, styles=sources),
+        Column("source", "left", [total.source for total in totals], USUALLY),
     ]
 
 
@@ -191,34 +163,8 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
     ]
 
 
-def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
-    columns = [
-        Column("of a year", "left", [bill.name for bill in billed]),
-        quantities("energy", "Wh", [bill.energy_kwh * 1e3 for bill in billed]),
-    ]
-    costs = [bill.cost for bill in billed if bill.cost is not None]
-    if costs:
-        columns.append(Column(f"cost [{billed[0].currency}]", "right", [f"{cost:,.2f}" for cost in costs]))
-    masses = [bill.carbon_kg for bill in billed if bill.carbon_kg is not None]
-    if masses:
-        unit, scale = next(((unit, scale) for unit, scale in _MASSES if max(masses) >= scale), _MASSES[-1])
-        columns.append(Column(f"CO2 [{unit}]", "right", [digits(mass / scale) for mass in masses]))
-    versus = next((bill.versus for bill in billed if bill.versus), "")
-    if versus:
-        columns.append(Column(f"vs {versus.removesuffix(' today')}", "left", [_more(bill.more_kwh) for bill in billed]))
-    print_table_as(form, "energy of the GPUs while they run; excludes idle power, hosts and cooling", columns)
-
-
-_MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
-"""Units of mass with their size in kilograms, largest first."""
-
-
-def _more(kwh: float | None) -> str:
-    return "-" if kwh is None else f"{human(abs(kwh) * 1e3, 'Wh')} {'more' if kwh >= 0 else 'less'}"
-
-
-def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
-    """Print a network's totals at each power limit or clock, the best limit or clock, the bills and the notes."""
+def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
+    """Print a network's totals at each power limit or clock, the best limit or clock, and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -227,10 +173,9 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", not
     scale, head = (1e6, "locked clock [MHz]") if locked else (1.0, "power limit [W]")
     points = ["-" if value is None else f"{value / scale:.0f}" for value in values]
     points[sweep.best] = f"{'knee' if sweep.why_best == 'knee' else 'best'} {points[sweep.best]}"
-    styles = ["marked" if number == sweep.best else "" for number in range(len(rows))]
     versus = [f"{percent(row.versus_first.slowdown)}, {percent(-row.versus_first.energy_saved)}" for row in rows]
     columns = [
-        Column(head, "right", points, styles=styles),
+        Column(head, "right", points),
         *_cost_columns([row.total for row in rows]),
         Column("vs default", "right", ["-", *versus[1:]]),
     ]
@@ -239,45 +184,30 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", not
         f" objective {answer.query.objective}, default power limit {default}: all layers together;"
         " vs default: time, energy"
     )
-    print_table_as(form, title, columns)
+    print_columns(title, columns)
     print_line(sweep.advice)
-    if billed:
-        print()
-        _print_bills(billed, form)
     notes.print([*answer.notes, SHARED_ERROR])
 
 
 def print_comparison(
-    compared: "Sequence[ComparedGpu | Unfit]",
-    missing: Sequence[str],
-    form: Form,
-    tariff: "Tariff | None",
-    notes: NotePrinter,
+    compared: "Sequence[ComparedGpu | Unfit]", missing: Sequence[str], form: Form, notes: NotePrinter
 ) -> None:
     """Print a table that compares GPUs and batch sizes for one network.
 
     Args:
         compared: A row for each GPU and batch size. A row is `Unfit` if the network does not fit in the GPU's memory.
         missing: Notes on GPUs that cannot be compared.
-        tariff: Number of GPUs and prices for yearly bills, or None to print no bills.
     """
     from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
     unfit = [row.note for row in compared if isinstance(row, Unfit)]
     several = len({row.batch for row in compared}) > 1
-    billed = []
-    if tariff is not None:
-        from kernrec.recommender.networks.compare import bills
-
-        for row in rows:
-            name = f"{row.gpu.name}, batch {row.batch}" if several else row.gpu.name
-            billed += bills([replace(row.total, name=name)], tariff)
     answers = [row.answer for row in rows]
     if form is Form.JSON:
         whole = {"workload": answers[0].workload.title, "gpus": [row.as_dict() for row in compared]}
         every = dict.fromkeys([*unfit, *missing, *(note for answer in answers for note in answer.notes)])
-        print_json(whole | {"bills": [bill.as_dict() for bill in billed], "notes": list(every)})
+        print_json(whole | {"notes": list(every)})
         return
     if form is Form.CSV:
         print_csv([row.as_dict() for row in compared])
@@ -289,73 +219,47 @@ def print_comparison(
     runs = {row.total.name for row in rows}
     whose = f", {next(iter(runs))}" if len(runs) == 1 else ""
     title = f"{title}{kind}{whose}, objective {first.query.objective}: all layers together"
-    print_table_as(form, title, _comparison_columns(compared, form, len(dtypes) > 1, several, len(runs) > 1))
+    print_columns(title, _comparison_columns(compared, len(dtypes) > 1, several, len(runs) > 1))
     if len(rows) > 1 and not several:
         print_line(verdict(rows))
-    if billed:
-        print()
-        _print_bills(billed, form)
     notes.print([*unfit, *missing, *(note for answer in answers for note in answer.notes), SHARED_ERROR])
 
 
 def _comparison_columns(
-    compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
+    compared: "Sequence[ComparedGpu | Unfit]", dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
     """Return the columns of the comparison. Its rows may differ in data type, batch size and backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
-    there = [row for row in rows if row is not None]
-    unit, workload = there[0].answer.unit, there[0].answer.workload
-    served = any(row.sweep is not None for row in there)
-    latencies = [None if row is None else row.total.latency_s for row in rows]
-    energies = [None if row is None else row.energy for row in rows]
-    per = "J" if unit == "call" else f"J/{unit}"
-    costs = [
-        estimates("latency", "s", latencies),
-        estimates("energy", per, energies),
-    ]
-    if served and form is Form.TABLE:
-        item = "token" if workload.tokens == 1 else "prompt" if workload.tokens else "pass"
-        costs = [
-            Column(f"ms/{item}", "right", ["" if x is None else digits(1e3 * x.value) for x in latencies]),
-            Column(f"J/{unit}", "right", ["" if x is None else digits(x.value) for x in energies]),
-            Column(f"{unit}s/s", "right", ["" if row is None else digits(row.rate) for row in rows]),
-        ]
-    else:
-        costs.append(quantities(f"{unit}s/s", "", _of(rows, "rate"), importance=USUALLY))
-    below = ["" if row is None else _dominant(row, backends) for row in rows] if served else ["" for _ in rows]
-    below = [row.error.short if isinstance(row, Unfit) else text for row, text in zip(compared, below, strict=True)]
-    names = ["" if row is None else row.total.name for row in rows]
-    watts = [None if row is None else row.total.power_w for row in rows]
-    power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # Name the power limit: the best limit would draw less.
-        limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
-        power = replace(power, name=f"W at {limit}")
+    first = next(row.answer for row in rows if row is not None)
+    tokens = first.workload.tokens
+    item = "token" if tokens == 1 else "prompt" if tokens else "pass"
+    # Name the power limit: the best limit would draw less.
+    power = "power [W]"
+    if any(row is not None and row.sweep is not None for row in rows):
+        power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"
+    below = [row.error.short if isinstance(row, Unfit) else _dominant(row, backends) for row in compared]
+
+    def each(text: "Callable[[ComparedGpu], str]") -> list[str]:
+        return ["" if row is None else text(row) for row in rows]
+
     columns = [
         Column("GPU", "left", [row.gpu.name for row in compared]),
         Column("batch", "right", [str(row.batch) for row in compared], ALWAYS if batches else SELDOM),
-        Column(
-            "fits", "left", ["no" if row is None else "yes" for row in rows], ALWAYS if served or None in rows else WIDE
-        ),
-        *costs[:2],
-        *costs[2:],
-        quantities("best limit", "W", _of(rows, "best_limit_w"), importance=ALWAYS if served else WIDE),
-        power,
-        Column("runs", "left", names, ALWAYS if backends and not served else WIDE),
-        Column("source", "left", ["" if row is None else row.total.source for row in rows], USUALLY),
-        quantities(f"{unit}s/J", "", _of(rows, "rate_per_watt"), importance=USUALLY),
+        Column("fits", "left", ["no" if row is None else "yes" for row in rows]),
+        Column(f"ms/{item}", "right", each(lambda row: digits(1e3 * row.total.latency_s.value))),
+        Column(f"J/{first.unit}", "right", each(lambda row: digits(row.energy.value))),
+        Column(f"{first.unit}s/s", "right", each(lambda row: digits(row.rate))),
+        quantities("best limit", "W", [None if row is None else row.best_limit_w for row in rows]),
+        Column(power, "right", each(lambda row: digits(row.total.power_w)), USUALLY),
+        Column("source", "left", each(lambda row: row.total.source), USUALLY),
+        Column(f"{first.unit}s/J", "right", each(lambda row: digits(row.rate_per_watt)), USUALLY),
+        Column("layers that take most of the time", "left", below, below=True),
     ]
-    if any(below):
-        columns.append(Column("layers that take most of the time" if served else "memory", "left", below, below=True))
     if dtypes:
-        kinds = ["" if row is None else ", ".join(row.answer.dtypes) for row in rows]
-        columns.insert(1, Column("dtype", "left", kinds, USUALLY))
+        columns.insert(1, Column("dtype", "left", each(lambda row: ", ".join(row.answer.dtypes)), USUALLY))
     return columns
-
-
-def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
-    return [None if row is None else getattr(row, name) for row in rows]
 
 
 def _dominant(row: "ComparedGpu", backends: bool) -> str:

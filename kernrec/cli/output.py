@@ -1,9 +1,9 @@
-"""Print answers as tables, CSV, JSON or Markdown on standard output, and notes on standard error.
+"""Print answers as tables, CSV or JSON on standard output, and notes on standard error.
 
 A table is as wide as the terminal, or 100 characters if standard output is a pipe. Cells are never truncated. If the
 columns of a table do not fit on a line:
 
-1. The least important columns are dropped. `--format wide` prints all columns.
+1. The least important columns are dropped. `--format csv` prints all figures.
 2. If the remaining columns still do not fit, columns marked `below` move to a second line.
 3. If no column is marked `below`, long text wraps within its column, or the last columns move to further lines.
 
@@ -16,9 +16,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import floor, log10
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -33,22 +32,14 @@ if TYPE_CHECKING:
     from kernrec.recommender.json_form import MeasuredOn
     from kernrec.recommender.result import Foreign
 
-ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
-"""Importance of a column in a table. `ALWAYS` columns are never dropped. `WIDE` columns appear only in wide tables."""
+ALWAYS, USUALLY, SELDOM = 3, 2, 1
+"""Importance of a column in a table. `ALWAYS` columns are never dropped."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
 """Width of a line in characters if standard output is not a terminal."""
 _NARROWEST = 20
 """Minimum width of a wrapped cell, in characters."""
 _NOTHING = ("", "-", "0.0 %")
-_STYLES = {
-    "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
-    "marked": "1",
-}  # fmt: skip
-"""ANSI color codes, keyed by source of an estimate.
-
-`unsure` is for ranks that may be wrong, and `marked` for highlighted cells.
-"""
 
 
 @dataclass(frozen=True)
@@ -61,8 +52,6 @@ class Column:
     importance: int = ALWAYS
     below: bool = False
     """Whether the column moves to the second line if a row needs two lines."""
-    styles: Sequence[str] = field(default_factory=tuple)
-    """Style of each cell: a key of `_STYLES`, or an empty string. The sequence is empty if no cell has a style."""
 
     @property
     def width(self) -> int:
@@ -143,25 +132,21 @@ def text_width(stream: TextIO | None = None) -> int:
     return max(width or PIPE_WIDTH, _NARROWEST)
 
 
-def in_terminal() -> bool:
-    """Return whether standard output is a terminal. Return False if it is closed."""
-    return sys.stdout is not None and sys.stdout.isatty()
-
-
 def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
     """Print a table of plain text. Each column is given by its heading and alignment (`left` or `right`)."""
-    print_columns(title, text_columns(columns, rows))
+    cells = list(rows)
+    print_columns(
+        title,
+        [
+            Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
+            for number, (name, alignment) in enumerate(columns)
+        ],
+    )
 
 
-def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
-    """Print a table. A `wide` table has all columns, on several lines if necessary."""
-    colored = in_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    print("\n".join(column_lines(title, columns, _width(wide), wide, colored)))
-
-
-def _width(wide: bool) -> int | None:
-    """Return the maximum width of a table in characters, or None if it is wide and not printed on a terminal."""
-    return None if wide and not in_terminal() else text_width()
+def print_columns(title: str | None, columns: Sequence[Column]) -> None:
+    """Print a table that fits the width of standard output."""
+    print("\n".join(column_lines(title, columns, text_width())))
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
@@ -172,61 +157,44 @@ def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequ
     """
     names = names or list(rows[0])
     columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
-    print_table(title, columns, [[plain_text(row[name]) for name in names] for row in rows])
+    texts = (
+        [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in map(row.get, names)]
+        for row in rows
+    )
+    print_table(title, [(name.replace("_", " "), side) for name, side in columns], texts)
 
 
-def plain_text(value: Any) -> str:
-    """Convert a value to text. The items of a list are separated by commas."""
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def text_columns(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[Column]:
-    """Convert rows of plain text to columns. For the arguments, see `print_table`."""
-    cells = [tuple(row) for row in rows]
-    return [
-        Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
-        for number, (name, alignment) in enumerate(columns)
-    ]
-
-
-def column_lines(
-    title: str | None, columns: Sequence[Column], width: int | None, wide: bool = False, colored: bool = False
-) -> list[str]:
+def column_lines(title: str | None, columns: Sequence[Column], width: int) -> list[str]:
     """Return the lines of a table as `print_columns` prints them.
 
     Args:
         title: Title of the table, or None. A long title is wrapped.
-        width: Maximum width of a line in characters, or None for no limit.
-        wide: Whether to show all columns, on several lines if necessary.
+        width: Maximum width of a line in characters.
     """
-    shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
-    bands = _arranged(shown, width, wide)
+    bands = _arranged([column for column in columns if not column.says_nothing()], width)
     heading = [line for number, band in enumerate(bands) for line in _lines(band, None, INDENT * (number > 0))]
-    body: list[list[str]] = []
-    longest = max(map(len, heading))
-    for row in range(len(columns[0].cells)):
-        lines: list[str] = []
-        for number, band in enumerate(bands):
-            indent = INDENT * (number > 0)
-            plain = [line for line in _lines(band, row, indent) if line.strip() or not number]
-            longest = max([longest, *map(len, plain)])
-            lines += _lines(band, row, indent, colored) if colored and plain else plain
-        body.append(lines)
+    body = [
+        [
+            line
+            for number, band in enumerate(bands)
+            for line in _lines(band, row, INDENT * (number > 0))
+            if line.strip() or not number
+        ]
+        for row in range(len(columns[0].cells))
+    ]
     apart = len(bands) > 1 or any(len(lines) > 1 for lines in body)
     result = [] if title is None else wrapped(title, width)
-    result += [*heading, rule_character() * longest]
+    result += [*heading, rule_character() * max(map(len, chain(heading, *body)))]
     for number, lines in enumerate(body):
         result += ([""] if number and apart else []) + lines
     return result
 
 
-def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
+def _arranged(columns: Sequence[Column], width: int) -> list[Band]:
     """Distribute the columns over the lines of a row, so that each line fits the width in characters."""
-    if width is None or _fits(columns, width):
-        return [[(column, column.width) for column in columns]]
-    if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
-        return _arranged(_without_least(columns, width), None, wide)
-    below = [] if wide else [column for column in columns if column.below]
+    if _fits([column for column in columns if column.importance == ALWAYS], width):
+        return [[(column, column.width) for column in _without_least(columns, width)]]
+    below = [column for column in columns if column.below]
     if not below and (widths := _narrowed(columns, width)) is not None:
         return [list(zip(columns, widths, strict=True))]
     first = [column for column in columns if column not in below]
@@ -279,7 +247,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
     return widths
 
 
-def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
+def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
     """Yield the lines of one row of a band, in which long cells wrap.
 
     If `row` is None, yield the lines of the heading.
@@ -289,20 +257,11 @@ def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> I
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
     ]
     for line in zip_longest(*parts, fillvalue=""):
-        cells = []
-        for text, (column, width) in zip(line, band, strict=True):
-            padded = text.rjust(width) if column.alignment == "right" else text.ljust(width)
-            code = _STYLES.get(column.styles[row], "") if colored and column.styles and row is not None else ""
-            cells.append(padded.replace(text, f"\x1b[{code}m{text}\x1b[0m", 1) if code and text else padded)
+        cells = (
+            text.rjust(width) if column.alignment == "right" else text.ljust(width)
+            for text, (column, width) in zip(line, band, strict=True)
+        )
         yield (indent + GAP.join(cells)).rstrip()
-
-
-def markdown_lines(columns: Sequence[Column]) -> list[str]:
-    """Return the lines of a table in Markdown. Columns without any content are dropped."""
-    shown = [column for column in columns if not column.says_nothing()]
-    rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
-    rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def rule_character() -> str:
@@ -345,19 +304,8 @@ class Form(StrEnum):
     """Format of a printed answer."""
 
     TABLE = "table"
-    WIDE = "wide"
     CSV = "csv"
     JSON = "json"
-    MARKDOWN = "markdown"
-
-
-def print_table_as(form: Form, title: str | None, columns: Sequence[Column]) -> None:
-    """Print a table in Markdown, or otherwise as text (`TABLE` or `WIDE`)."""
-    if form is Form.MARKDOWN:
-        lines = markdown_lines(columns)
-        print("\n".join([title, "", *lines, ""] if title else lines))
-    else:
-        print_columns(title, columns, form is Form.WIDE)
 
 
 def print_json(answer: Any) -> None:

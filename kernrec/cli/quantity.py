@@ -55,23 +55,3 @@ def budget(flag: str, text: str) -> tuple[float | None, int | None]:
     if unit in _SECONDS and value > 0.0:
         return value * _SECONDS[unit], None
     raise UsageError(f"{flag} {text!r}: expected a time or a number of configs, such as 30m or 200configs")
-
-
-_PRICE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([A-Za-z]{1,4}|[€$£¥])\s*/\s*([kmKM]?[wW]h)\s*")
-_KWH = {"kwh": 1.0, "mwh": 1e-3, "wh": 1e3}
-
-
-def energy_price(flag: str, text: str) -> tuple[float, str]:
-    """Parse a price per kilowatt-hour: `0.25EUR/kWh` -> (0.25, "EUR"). Currency and unit are required."""
-    if not (match := _PRICE.fullmatch(text)):
-        raise UsageError(f"{flag} {text!r:.60}: expected a price with its unit, such as 0.25EUR/kWh")
-    return float(match[1]) * _KWH[match[3].lower()], match[2]
-
-
-def carbon(flag: str, text: str) -> float:
-    """Parse a carbon intensity in grams per kilowatt-hour: `380g/kWh` -> 380.0. The unit is required."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(k?g|t)\s*/\s*([kMG]?Wh)\s*", text, re.ASCII | re.IGNORECASE)
-    grams = {"g": 1.0, "kg": 1e3, "t": 1e6}
-    if not match:
-        raise UsageError(f"{flag} {text!r:.60}: expected a mass for an energy, such as 380g/kWh")
-    return float(match[1]) * grams[match[2].lower()] * (_KWH | {"gwh": 1e-6})[match[3].lower()]

@@ -2,24 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kernrec import paths
-from kernrec.cli import options, quantity
+from kernrec.cli import options
 from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, option
 from kernrec.cli.output import Form, NotePrinter, print_csv, print_json, print_notes, source_text
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.emit.formats import Files, Format
     from kernrec.kernel import Kernel
     from kernrec.recommender import Answer, Recommender
-    from kernrec.recommender.networks.compare import Tariff
 
 EmitFormat = Annotated[
     str | None,
@@ -44,12 +40,6 @@ class RecommendOptions(options.Options):
     context: options.Context = None
     phase: Annotated[str | None, option("For a config.json: decode or prefill.", "--phase", panel=NETWORK)] = None
     tp: options.TensorParallel = 1
-    gpus: Annotated[
-        int | None, option("Number of GPUs that run it all year.", "--gpus", panel=NETWORK, min=1, metavar="<int>")
-    ] = None
-    bill: Annotated[
-        str | None, option("Prices: energy=0.2EUR/kWh,carbon=380g/kWh.", panel=NETWORK, metavar="PRICES")
-    ] = None
     objective: options.Objective = "pareto"
     max_slowdown: options.MaxSlowdown = None
     max_power: options.MaxPower = None
@@ -76,29 +66,6 @@ class RecommendOptions(options.Options):
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
-    @cached_property
-    def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and the prices for yearly bills, or None if the user did not specify --gpus."""
-        from kernrec.recommender.networks.compare import Tariff
-
-        prices = {}
-        for part in self.bill.split(",") if self.bill is not None else ():
-            name, equals, value = (text.strip() for text in part.partition("="))
-            if not (name and equals and value):
-                raise UsageError(f"--bill {part!r:.60}: expected parts such as energy=0.25EUR/kWh,carbon=380g/kWh")
-            if name not in ("energy", "carbon"):
-                raise unknown("part of --bill", name, ("energy", "carbon"))
-            prices[name] = value
-        if self.gpus is None:
-            if self.bill is not None:
-                raise UsageError("--bill needs --gpus, the number of GPUs, such as --gpus 200")
-            return None
-        return Tariff(
-            self.gpus,
-            quantity.energy_price("--bill energy", prices["energy"]) if "energy" in prices else None,
-            quantity.carbon("--bill carbon", prices["carbon"]) if "carbon" in prices else None,
-        )
-
     @property
     def compares(self) -> bool:
         """Return whether to print one table that compares several GPUs or batch sizes."""
@@ -120,9 +87,9 @@ def recommend(wanted: RecommendOptions) -> None:
 
     emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
-    _ = wanted.named_gpus, wanted.query, wanted.tariff  # Report incorrect usage before opening a database.
+    _ = wanted.named_gpus, wanted.query  # Report incorrect usage before opening a database.
     recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
-    if wanted.of_shapes and not wanted.swept and wanted.tariff is None:
+    if wanted.of_shapes and not wanted.swept:
         answers = _answers_of_shapes(recommender, wanted, emitted)
         if emitted:
             _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
@@ -134,15 +101,12 @@ def recommend(wanted: RecommendOptions) -> None:
         network = answer_network(recommender, wanted.named_gpus[0], wanted.network, wanted.query)
         answers = [layer.answer for layer in network.layers if layer.best is not None]
         _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
-    elif wanted.compares:
-        _compare(recommender, wanted)
     else:
         _print_networks(recommender, wanted)
 
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
-    billed = wanted.gpus is not None or wanted.bill is not None
     locked = wanted.clock not in (None, ANY)
     refused = {
         "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
@@ -153,15 +117,14 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--context is for a --workload": wanted.context is not None and not wanted.workload,
         f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
         and wanted.of_shapes,
-        "--shape with --workload gives the open dimensions of an .onnx file; a shape of an --op is one problem": shape
+        "--shape and --workload were both given; this only works for the open dimensions of an .onnx file": shape
         and wanted.workload
         and not wanted.workload.lower().endswith(".onnx"),
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --format {form} were both given; --emit selects its own format": emitted
-        and form is not Form.TABLE,
-        f"--emit {wanted.emit} is for one GPU: give one": emitted and len(wanted.named_gpus) > 1,
+        f"--emit and --format {form} were both given; omit --format": emitted and form is not Form.TABLE,
+        f"--emit {wanted.emit} writes code for one GPU: name one with --gpu": emitted and len(wanted.named_gpus) > 1,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
@@ -170,8 +133,6 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         and not wanted.of_shapes,
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
         and (kernel or emitted),
-        "--emit cannot be used with a bill (--gpus, --bill), which is printed": billed and emitted,
-        "--kernel cannot be used with a bill (--gpus, --bill), which needs an --op or a --workload": billed and kernel,
     }
     for message, applies in refused.items():
         if applies:
@@ -221,9 +182,9 @@ def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers
         if number:
             print()
         if together:
-            print_gpus(group, form, notes)
+            print_gpus(group, notes)
         else:
-            print_recommendations(group[0], form, notes)
+            print_recommendations(group[0], notes)
 
 
 def _with_regret(recommender: "Recommender", answer: "Answer") -> dict[str, Any]:
@@ -236,62 +197,39 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print the layers and totals of a network, or a sweep, for each GPU and batch size."""
-    from kernrec.cli.network_tables import network_csv, print_network, print_sweep
-    from kernrec.recommender.networks.compare import yearly_bills
-    from kernrec.recommender.networks.memory import DoesNotFitError
-    from kernrec.recommender.networks.network import answer_network
-    from kernrec.recommender.networks.sweep import sweep_network
+    """Print the layers and totals of a network, or a sweep, for each GPU and batch size, or one table for all."""
+    from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
+    from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
-    form, tariff, query, network = wanted.printed.form, wanted.tariff, wanted.query, wanted.network
-    objects: list[dict[str, object]] = []
-    rows: list[dict[str, object]] = []
-    unfit: list[DoesNotFitError] = []
-    notes, answered = NotePrinter(wanted.why), 0
-    for gpu, batch in product(wanted.named_gpus, wanted.batches):
-        try:
-            answer = answer_network(recommender, gpu, replace(network, batch=batch), query)
-        except DoesNotFitError as error:
-            unfit.append(error)
-            continue
-        sweep = sweep_network(recommender, answer, wanted.swept, query.power_limit_w) if wanted.swept else None
-        bills = yearly_bills(answer, sweep, tariff) if tariff else []
-        if form is Form.JSON:
-            whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
-            objects.append(whole | ({"bills": [bill.as_dict() for bill in bills]} if bills else {}))
-        elif form is Form.CSV:
-            rows += network_csv(answer, sweep)
-        else:
-            if answered:
-                print()
-            if sweep:
-                print_sweep(sweep, form, bills, notes)
-            else:
-                print_network(answer, form, bills, wanted.top, notes)
-        answered += 1
-    if unfit and not answered:
-        raise unfit[0]
+    form, query, notes = wanted.printed.form, wanted.query, NotePrinter(wanted.why)
+    swept = wanted.swept
+    if wanted.compares and query.power_limit_w is None and query.clock_hz is None:
+        swept = "power limit"
+    rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, swept)
+    if wanted.compares:
+        print_comparison(rows, missing, form, notes)
+        return
+    answered = [row for row in rows if isinstance(row, ComparedGpu)]
     if form is Form.JSON:
-        _print_objects(objects)
+        _print_objects(
+            [row.sweep.as_dict() if row.sweep else row.answer.as_dict_with_regrets(recommender) for row in answered]
+        )
     elif form is Form.CSV:
-        print_csv(rows)
-    notes.print(str(error) for error in unfit)
-
-
-def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    from kernrec.cli.network_tables import print_comparison
-    from kernrec.recommender.networks.compare import compare_gpus
-
-    query = wanted.query
-    limits = query.power_limit_w is None and query.clock_hz is None
-    rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, limits)
-    print_comparison(rows, missing, wanted.printed.form, wanted.tariff, NotePrinter(wanted.why))
+        print_csv([cells for row in answered for cells in network_csv(row.answer, row.sweep)])
+    else:
+        for number, row in enumerate(answered):
+            print("\n" * (number > 0), end="")
+            if row.sweep is not None:
+                print_sweep(row.sweep, notes)
+            else:
+                print_network(row.answer, wanted.top, notes)
+    notes.print([*(row.note for row in rows if not isinstance(row, ComparedGpu)), *missing])
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
     """Return the format that --emit selects, or None if the user did not specify --emit. --output requires --emit."""
     if name is None and output is not None:
-        raise UsageError("--output needs --emit, which selects the format")
+        raise UsageError("--output needs --emit, whose code it writes; to save an answer, use --format FORMAT > FILE")
     if name is None:
         return None
     from kernrec.emit.formats import format_named
@@ -322,7 +260,7 @@ def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | N
     from kernrec.emit.formats import emit
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
-        raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
+        raise UsageError(f"--output {output}: expected a {form.suffix} file, for {form.content}")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
     _write(emit(answers, name, folder, untrusted), form, output, folder)
     print_notes([_kernels_written(answers)])

@@ -11,23 +11,19 @@ from kernrec.cli.output import (
     ALWAYS,
     SELDOM,
     USUALLY,
-    WIDE,
     Column,
-    Form,
     NotePrinter,
     estimates,
     interval_text,
     measurement_text,
-    print_csv,
-    print_json,
+    print_columns,
     print_line,
-    print_table_as,
     quantities,
     source_text,
     text_width,
 )
 from kernrec.cli.quantity import percent
-from kernrec.util.human import config_text, human, short_config
+from kernrec.util.human import human, short_config
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -43,22 +39,14 @@ if TYPE_CHECKING:
     Row = Recommendation | Foreign | Baseline
 
 
-def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
+def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) -> None:
     """Print the recommendations for one problem on one GPU.
 
     If the answer is for a single kernel, the table also contains the config of the occupancy heuristic.
     """
     notes = notes or NotePrinter()
-    if form is Form.JSON:
-        print_json(answer.as_dict())
-        return
-    if form is Form.CSV:
-        from kernrec.recommender.tabular import plain_rows
-
-        print_csv(plain_rows(answer))
-        return
     if answer.no_kernel is not None:
-        _print_baselines(answer, answer.no_kernel, form, notes)
+        _print_baselines(answer, answer.no_kernel, notes)
         return
     about = answer.about_kernel
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
@@ -72,16 +60,12 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
     if about:
         marks = [*[""] * len(shown), "<- occupancy heuristic"]
         rows: list[Row] = [*shown, about.heuristic]
-        columns = recommendation_columns(rows, [answer.gpu] * len(rows), form, of_op=False)
+        columns = recommendation_columns(rows, [answer.gpu] * len(rows), of_op=False)
         columns.append(Column("", "left", marks, below=True))
     else:
         ranks = [str(row.place) if row in answer.recommendations else "" for row in shown]
-        unsure = ["unsure" if hasattr(row, "place") and row.place.ambiguous else "" for row in shown]
-        columns = [
-            Column("rank", "right", ranks, styles=unsure),
-            *recommendation_columns(shown, [answer.gpu] * len(shown), form),
-        ]
-    print_table_as(form, title, columns)
+        columns = [Column("rank", "right", ranks), *recommendation_columns(shown, [answer.gpu] * len(shown))]
+    print_columns(title, columns)
     if (faster := _may_be_faster(answer)) is not None:
         print_line(_measure_text(answer, faster))
     if answer.saving is not None:
@@ -91,7 +75,7 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
     notes.print(answer.notes)
 
 
-def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> None:
+def print_gpus(answers: "Sequence[Answer]", notes: NotePrinter) -> None:
     """Print a table with the best config and the best baseline for one problem on each of several GPUs."""
     first = answers[0]
     gpus: list[GPU] = []
@@ -103,19 +87,18 @@ def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> N
         shown += rows
         gpus += [answer.gpu] * len(rows)
     title = f"{first.problem.title}, objective {first.objective}: the best config and the best baseline of each GPU"
-    columns = [Column("GPU", "left", [gpu.name for gpu in gpus]), *recommendation_columns(shown, gpus, form)]
-    print_table_as(form, title, columns)
+    print_columns(title, [Column("GPU", "left", [gpu.name for gpu in gpus]), *recommendation_columns(shown, gpus)])
     fastest = min(range(len(shown)), key=lambda number: shown[number].latency_s.value)
     print_line(f"The fastest is expected to be {gpus[fastest].name} with {_name(shown[fastest])}.")
     notes.print(note for answer in answers for note in answer.notes)
     notes.print(f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel)
 
 
-def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrinter) -> None:
+def _print_baselines(answer: "Answer", reason: str, notes: NotePrinter) -> None:
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
-    print_table_as(form, title, baseline_columns(answer.baselines))
+    print_columns(title, baseline_columns(answer.baselines))
     print_line(f"There are only baselines: {reason}.")
     notes.print(answer.notes)
 
@@ -186,21 +169,17 @@ def _value(answer: "Answer", row: "Recommendation | Foreign") -> float:
     return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
 
-def recommendation_columns(
-    shown: "Sequence[Row]", gpus: "Sequence[GPU]", form: Form, of_op: bool = True
-) -> list[Column]:
+def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op: bool = True) -> list[Column]:
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        form: Format of the table. In a wide table, configs are printed with the names of all tunables.
         of_op: Whether the rows may belong to several kernels. If so, there are columns for the kernel and for the
             comparison with the fastest config.
     """
-    config = config_text if form is Form.WIDE else short_config
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
     configs = [
-        config(row.config) + f" (and {n} alike)" * (n > 0) if hasattr(row, "config") else ""
+        short_config(row.config) + f" (and {n} alike)" * (n > 0) if hasattr(row, "config") else ""
         for row, n in zip(shown, alike, strict=True)
     ]
     columns.append(Column("config", "left", configs, below=True))
@@ -215,7 +194,7 @@ def recommendation_columns(
         estimates("latency", "s", [row.latency_s for row in shown]),
         estimates("energy", "J", [row.energy_j for row in shown]),
         quantities("power", "W", [row.power_w for row in shown], importance=USUALLY),
-        Column("source", "left", [_source_text(row) for row in shown], styles=[row.source for row in shown]),
+        Column("source", "left", [_source_text(row) for row in shown]),
         Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),
     ]
     if of_op:
@@ -228,13 +207,11 @@ def recommendation_columns(
         ]
     launches = [row.launches[0] if hasattr(row, "launches") else None for row in shown]
     grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
-    resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
     measured = ["" if _is_baseline(row) else measurement_text(row) for row in shown]
     return [
         *columns,
         *([Column("measured", "left", measured, below=True)] if any(measured) else []),
         Column("grid x block", "right", grids, SELDOM),
-        Column("occupancy", "right", resident, WIDE),
     ]
 
 
@@ -312,12 +289,7 @@ def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
         Column("vs first", "right", versus),
         estimates("energy", "J", [baseline.energy_j for baseline in baselines], USUALLY),
         quantities("power", "W", [baseline.power_w for baseline in baselines], importance=USUALLY),
-        Column(
-            "source",
-            "left",
-            [baseline.source for baseline in baselines],
-            styles=[baseline.source for baseline in baselines],
-        ),
+        Column("source", "left", [baseline.source for baseline in baselines]),
         Column(
             "recorded on",
             "left",

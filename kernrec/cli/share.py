@@ -174,7 +174,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
         raise UsageError("name the measurements: --row, --gpu, --kernel or --merged")
     if wanted.merged and wanted.place:
-        raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
+        raise UsageError(f"--merged is for a database; at {wanted.place}, you can only withdraw what you pushed")
     if not TEXT.fullmatch(wanted.reason):
         raise UsageError("--reason: expected one line of at most 200 characters")
     own = wanted.db or paths.user_database()

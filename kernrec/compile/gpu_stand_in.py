@@ -11,14 +11,24 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
+from kernrec.errors import KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 
 _CUDA = re.compile(r"cuda(:\d+)?")
+TESTED_TORCH = ("2.13", "2.14")
+"""Releases of PyTorch with which kernrec's tests have run."""
+_INTERFACES = (
+    "autocast.__init__", "autograd._engine_run_backward", "cuda._lazy_init", "cuda.get_device_properties",
+    "library.Library.impl", "overrides.TorchFunctionMode", "utils._device.DeviceContext.__init__",
+)  # fmt: skip
+"""Attributes of torch that every build has, and that kernrec replaces or extends."""
 
 
 def torch_properties(gpu: GPU) -> Any:
@@ -80,6 +90,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
     if torch is None:
         yield
         return
+    _check_interfaces(torch)
     mode = _mode(torch)
     context = importlib.import_module("torch.utils._device").DeviceContext
     answers = [
@@ -103,6 +114,23 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
             stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", _empty_strided(torch)))
         stack.enter_context(mode())
         yield
+
+
+def _check_interfaces(torch: Any) -> None:
+    """Raise `UsageError` if PyTorch lacks a name that `torch_without_gpu` replaces. Warn if the release is untested."""
+    version = str(torch.__version__).partition("+")[0]
+    for name in _INTERFACES:
+        try:
+            importlib.import_module("torch.utils._device")
+            attrgetter(name)(torch)
+        except (AttributeError, ImportError):
+            raise UsageError(
+                f"PyTorch {version} has no torch.{name}, which kernrec replaces to simulate a GPU; install one of the"
+                f" tested releases: {', '.join(TESTED_TORCH)}"
+            ) from None
+    if ".".join(version.split(".")[:2]) not in TESTED_TORCH:
+        tested = ", ".join(TESTED_TORCH)
+        warnings.warn(f"PyTorch {version} was not tested with this kernrec; tested: {tested}", KernrecWarning, 2)
 
 
 class _Idle:

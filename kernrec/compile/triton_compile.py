@@ -18,7 +18,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget, parse_resources
+from kernrec.compile.compiled import (
+    Compiled,
+    CompileError,
+    CompileJob,
+    NoCompilerError,
+    TritonTarget,
+    parse_resources,
+)
 from kernrec.compile.triton_launcher import (
     DESCRIPTOR,
     DescribedMap,
@@ -28,7 +35,7 @@ from kernrec.compile.triton_launcher import (
     with_needs,
 )
 from kernrec.compile.triton_load import jit_function, module_of, python_value
-from kernrec.compile.triton_version import fp_fusion, triton_compiler
+from kernrec.compile.triton_version import check_interfaces, fp_fusion, triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH, fields_name, items_of
@@ -45,6 +52,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     log = io.StringIO()
     with _captured(log), tempfile.TemporaryDirectory() as folder, _set_up(folder):
         try:
+            check_interfaces()
             function = jit_function(module_of(target.module, job.source, job.name, target.folder), target.function)
             result, shared = _compile(function, job, target)
             ptx, cubin = result.asm["ptx"], result.asm["cubin"]
@@ -52,6 +60,8 @@ def compile_triton(job: CompileJob) -> Compiled:
             needs = _launcher_needs(result.metadata, job)
         except CompileError:
             raise
+        except NoCompilerError as error:
+            raise CompileError(str(error)) from None
         except Exception as error:
             raise CompileError(_message(error, job, log.getvalue()), log.getvalue()) from None
     text = log.getvalue()
@@ -105,7 +115,7 @@ def with_dynamic_shared(ptx: str) -> str:
     """
     if needs_of(ptx) is not None:
         raise CompileError(
-            "it needs tensor descriptors or scratch memory of Triton's launcher: it can be analyzed alone"
+            "it needs tensor descriptors or scratch memory of Triton's launcher: it can be analyzed, but not run"
         )
     return _FIXED.sub(r"\g<1>.extern .shared\g<2>[]", ptx)
 

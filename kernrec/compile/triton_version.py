@@ -3,6 +3,8 @@
 import os
 import sys
 from functools import cache as once
+from importlib import import_module
+from operator import attrgetter
 
 from kernrec.compile.compiled import NoCompilerError
 from kernrec.util.human import Note
@@ -12,6 +14,14 @@ OLDEST = (3, 4)
 _UNFUSED = (3, 10)  # First release that does not fuse multiply and add by default, as Triton 3.9 announces.
 TESTED = ("3.4", "3.8", "3.9")
 """Releases of Triton with which kernrec's tests have run."""
+
+_INTERFACES = (
+    "triton:compile", "triton.compiler:ASTSource", "triton.compiler.compiler:CompiledKernel.__getitem__",
+    "triton.compiler.errors:CompilationError", "triton.backends:backends", "triton.backends.compiler:GPUTarget",
+    "triton.runtime.autotuner:Autotuner.prune_configs", "triton.runtime.autotuner:Autotuner.run",
+    "triton.runtime.driver:driver.set_active", "triton.runtime.jit:JITFunction.run",
+)  # fmt: skip
+"""What kernrec uses of Triton besides its language, as module:name."""
 
 
 @once
@@ -58,7 +68,7 @@ def fp_fusion_note() -> str | None:
     how = "fused into one instruction" if fp_fusion() else "two instructions"
     other = "Triton 3.10 and later do not fuse them" if fp_fusion() else "Triton before 3.10 fuses them"
     return Note(
-        f"a product and a sum are {how}, as {triton_compiler()} does by default",
+        f"a multiplication and an addition are {how}, as {triton_compiler()} does by default",
         f"{other}. TRITON_DEFAULT_FP_FUSION changes it.",
     )
 
@@ -78,6 +88,21 @@ def untested_version() -> str | None:
     if ".".join(map(str, _release(installed))) in TESTED:
         return None
     return f"Triton {installed} was not tested with this kernrec; tested: {', '.join(TESTED)}"
+
+
+@once
+def check_interfaces() -> None:
+    """Import Triton. Raise `NoCompilerError` if it lacks an interface that kernrec uses, as a newer release may."""
+    compiler = triton_compiler()
+    for place in _INTERFACES:
+        module, _, name = place.partition(":")
+        try:
+            attrgetter(name)(import_module(module))
+        except (AttributeError, ImportError):
+            tested = ", ".join(TESTED)
+            raise NoCompilerError(
+                f"{compiler} has no {module}.{name}, which kernrec uses; install one of the tested releases: {tested}"
+            ) from None
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from kernrec.kernel.source_files import read_text
 from kernrec.model.analytical.power import RANDOM
 from kernrec.model.baselines.backends import BACKENDS, known_backends
 from kernrec.op import all_ops
-from kernrec.op.workload import workloads
+from kernrec.op.workload import Workload, workloads
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.networks.compare import compare_gpus
@@ -83,77 +82,6 @@ are better. Values with the source `predicted` come from the analytical model.""
 _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 
 
-class Tools:
-    """Implementation of the tools, as methods with plain arguments. Messages of errors are one line.
-
-    Args:
-        folder: Folder whose files may be read.
-        limits: Resource limits of each check and each analysis of a source.
-    """
-
-    def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
-        self._recommender = recommender
-        self._folder = folder
-        self.limits = limits
-
-    def catalog(self) -> dict[str, Any]:
-        """Return the names that other tools accept: GPUs, operators with their dimensions, library kernels and
-        networks."""
-        ops = {
-            op.name: {
-                "computes": op.title,
-                "dims": {dim.name: dim.default for dim in op.dims},
-                "dtypes": list(op.dtypes),
-                "layouts": list(op.layouts),
-            }
-            for op in all_ops()
-        }
-        gpus = {gpu.name: gpu.title for gpu in all_gpus()}
-        return {"gpus": gpus, "ops": ops, "kernels": list(kernel_names()), "workloads": list(workloads())}
-
-    def recommend(self, request: Request) -> dict[str, Any]:
-        """Return the best configs for an op or a kernel, and the baselines of backends."""
-        return self._recommender.answer(self._on_gpu(request)).as_dict()
-
-    def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
-        """Compare several GPUs on a shipped network, or on a model whose `config.json` is in the folder."""
-        name = str(wanted.workload)
-        if name.lower().endswith(".json"):
-            text = self._folder.text(name)
-            model = model_workload(name, wanted.context, wanted.phase or PHASES[0], text)
-            wanted = replace(wanted, workload=model)
-        elif name not in workloads():  # Accept names only, not paths.
-            raise unknown("workload", name, workloads())
-        compared = find_gpus(self._folder.gpu_names(gpus))
-        if len(compared) > _MOST_GPUS:
-            raise UsageError(f"{len(compared)} GPUs; at most {_MOST_GPUS} are compared at once")
-        rows, missing = compare_gpus(self._recommender, compared, wanted, query)
-        return {"gpus": [row.as_dict() for row in rows], "missing": missing}
-
-    def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
-        """Explain where the time and energy of a config go, and which changes would reduce them."""
-        return report(self._on_gpu(request), self._recommender.context, config).as_dict()
-
-    def _on_gpu(self, request: Request) -> Request:
-        return replace(request, gpu=self._folder.gpu_names(request.gpu))
-
-    def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
-        """Check a kernel, and return the result. If there is no reference, the result also has the first elements of
-        each array."""
-        result = check(launch, reference, tolerance, self.limits)
-        if reference is not None:
-            return result.as_dict()
-        arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
-        return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
-
-    def source(self, source: str | None, file: str | None) -> str:
-        """Return a kernel's source, which is given either as text or as a file in the folder. Raises `UsageError` if
-        both or neither are given, or the file cannot be read."""
-        if (source is None) == (file is None):
-            raise UsageError("give the source as text, or a file of the server's folder: one of them")
-        return self._folder.text(file or "") if source is None else source
-
-
 def _plain(value: Any) -> float | int | str:
     number = value.item()
     return number if number - number == 0 else str(number)
@@ -175,12 +103,17 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
         KernrecError: the MCP SDK is not installed.
     """
     import_optional("mcp", "serving tools", "mcp")
-    make_server(Tools(Recommender(databases), Folder(folder), limits)).run("stdio")
+    make_server(Recommender(databases), Folder(folder), limits).run("stdio")
 
 
-def make_server(tools: Tools) -> Any:
+def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     """Return an MCP server that offers the tools. Their schemas are derived from the type annotations in this
-    function."""
+    function.
+
+    Args:
+        files: Folder whose files the tools may read.
+        limits: Resource limits of each check and each analysis of a source.
+    """
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -251,10 +184,26 @@ def make_server(tools: Tools) -> Any:
 
         return register
 
+    def text_of(source: str | None, file: str | None) -> str:
+        """Return a kernel's source, which is given either as text or as a file in the folder."""
+        if (source is None) == (file is None):
+            raise UsageError("give the source as text, or a file of the server's folder: one of them")
+        return files.text(file or "") if source is None else source
+
     @tool(listing)
     def catalog() -> dict[str, Any]:
         """List the names that other tools accept: GPUs, operators with dimensions and data types, kernels, networks."""
-        return tools.catalog()
+        ops = {
+            op.name: {
+                "computes": op.title,
+                "dims": {dim.name: dim.default for dim in op.dims},
+                "dtypes": list(op.dtypes),
+                "layouts": list(op.layouts),
+            }
+            for op in all_ops()
+        }
+        gpus = {gpu.name: gpu.title for gpu in all_gpus()}
+        return {"gpus": gpus, "ops": ops, "kernels": list(kernel_names()), "workloads": list(workloads())}
 
     @tool(asking)
     def recommend(
@@ -275,7 +224,7 @@ def make_server(tools: Tools) -> Any:
         """
         names = known_backends(backend)
         query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names)
-        return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
+        return recommender.answer(Request(files.gpu_names(gpu), op, None, shape, dtype, layout, query)).as_dict()
 
     @tool(asking)
     def compare(
@@ -298,8 +247,17 @@ def make_server(tools: Tools) -> Any:
         """Compare several GPUs on a whole network: memory, time, energy, power, and calls per second per watt."""
         backends, whose = backends_named(backend)
         query = Query(objective_named(objective), inputs=inputs, backends=backends)
-        wanted = NetworkRequest(workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False)
-        return tools.compare(wanted, gpus, query)
+        network: str | Workload = workload
+        if workload.lower().endswith(".json"):
+            network = model_workload(workload, context, phase or PHASES[0], files.text(workload))
+        elif workload not in workloads():  # Accept names only, not paths.
+            raise unknown("workload", workload, workloads())
+        wanted = NetworkRequest(network, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False)
+        compared = find_gpus(files.gpu_names(gpus))
+        if len(compared) > _MOST_GPUS:
+            raise UsageError(f"{len(compared)} GPUs; at most {_MOST_GPUS} are compared at once")
+        rows, missing = compare_gpus(recommender, compared, wanted, query)
+        return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     @tool(asking)
     def explain(
@@ -317,8 +275,8 @@ def make_server(tools: Tools) -> Any:
         """Explain the costs of a config: bottleneck, roofline, energy by component, and the changes that would gain
         most."""
         query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
-        request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
-        return tools.explain(request, config or {})
+        request = Request(files.gpu_names(gpu), None if kernel else op, kernel, shape, dtype, layout, query)
+        return report(request, recommender.context, config or {}).as_dict()
 
     @tool(running)
     def analyze(
@@ -338,11 +296,9 @@ def make_server(tools: Tools) -> Any:
     ) -> dict[str, Any]:
         """Analyze your own kernel for a GPU: predict time, energy and bottleneck, and find better block sizes or
         configs."""
-        text = tools.source(source, file)
         query = Query(objective_named(objective), inputs=inputs)
-        return analyze_source(
-            SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry), tools.limits
-        )
+        analysis = SourceAnalysis(text_of(source, file), gpu, spec, shape, arguments, grid, block, query, entry)
+        return analyze_source(analysis, limits)
 
     @tool(running, name="check")
     def check_tool(
@@ -370,8 +326,12 @@ def make_server(tools: Tools) -> Any:
         The check finds out-of-bounds accesses, data races in shared memory, deadlocks and endless loops, and reports
         the line of each. It also counts instructions and memory sectors.
         """
-        text, values = tools.source(source, file), described_arguments(arguments, tools.limits)
-        launch = SourceLaunch(text, values, grid, block, gpu, entry)
-        return tools.check(launch, reference, tolerance)
+        text, values = text_of(source, file), described_arguments(arguments, limits)
+        result = check(SourceLaunch(text, values, grid, block, gpu, entry), reference, tolerance, limits)
+        if reference is not None:
+            return result.as_dict()
+        # Without a reference, return the first elements of each array.
+        arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
+        return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     return server

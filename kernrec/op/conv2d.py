@@ -113,7 +113,7 @@ CONV2D = Op(
         Dim("dilation", "step between filter taps, both axes", 1),
         Dim("groups", "groups of channels; groups = c is a depthwise convolution", 1),
     ),
-    dtypes=("f32", "f16", "bf16", "f64"),
+    dtypes=("f32", "f16", "bf16", "f64", "tf32"),
     layouts=("nchw", "nhwc"),
     outputs=("y",),
     workload="resnet50",

@@ -33,8 +33,8 @@ def find_op(name: str) -> Op:
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
         raise UsageError(
-            f"unknown op {str(name)!r}; an activation by itself is memory-bound, as op elementwise is (--shape n=...),"
-            f" and op matmul applies this one to its result with activation={number}"
+            f"unknown op {str(name)!r}; for an activation alone, use --op elementwise --shape n=...; after a matmul,"
+            f" use --op matmul with activation={number} in the shape"
         )
     raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec list ops")
 

@@ -5,13 +5,11 @@ The subject of a front is a problem together with all kernels of its op, or with
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError, NoKernelError, UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, kernel_names
 from kernrec.model.analytical.power import RANDOM
@@ -19,10 +17,9 @@ from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Answer, Objective, Query, Recommender
-from kernrec.recommender.answer import answer
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.infeasible import instead_of, none_runs
+from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
 from kernrec.util.human import codes_of, short_config
@@ -48,31 +45,23 @@ class Subject:
         """Return the query for a Pareto front over configs and power limits."""
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
-    def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all operating points. Raises `KernrecError` if no kernel runs the problem."""
-        recommender = recommender.for_inputs(self.query.inputs)
+    def answer(self, recommender: Recommender, gpu: GPU) -> Answer:
+        """Return the answer for the subject, with notes and baselines."""
         if self.kernel is None:
-            problem, points = self.problem, op_points(gpu, self.query)
-            if self.layout_free:
-                (problem,) = recommender.as_answered([problem], gpu, points)
-            try:
-                return recommender.candidates(problem, gpu, points)
-            except NoKernelError:
-                for other, _ in instead_of(problem, gpu):
-                    with suppress(NoKernelError):
-                        return recommender.candidates(other, gpu, points)
-                raise
+            return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
+        return recommender.answer_kernel(self.kernel, self.problem, gpu, self.query)
+
+    def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
+        """Return the candidate configs at all operating points, in the layout and data type of the answer. Raises
+        `KernrecError` if no kernel runs the problem."""
+        recommender = recommender.for_inputs(self.inputs)
+        if self.kernel is None:
+            problem = self.answer(recommender, gpu).problem
+            return recommender.candidates(problem, gpu, op_points(gpu, self.query))
         candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
         if not candidates.kernels:
             raise none_runs(candidates.considered[0])
         return candidates
-
-    def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Answer:
-        """Return the answer for the subject, with notes and baselines. `candidates` is None if no kernel runs the
-        problem."""
-        if self.kernel is None or candidates is None:
-            return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
-        return answer(candidates, self.query, recommender.context, of_one_kernel=True)
 
     @property
     def name(self) -> str:
@@ -175,16 +164,10 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
     """
-    try:
-        candidates = subject.candidates(recommender, gpu)
-    except NoKernelError:
-        answer = subject.answer(recommender, gpu, None)
-        if not answer.recommendations:
-            return _by_baselines(answer)
-        # The GPU has no arithmetic for this data type, so the answer is for another data type.
-        candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
-    else:
-        answer = subject.answer(recommender, gpu, candidates)
+    answer = subject.answer(recommender, gpu)
+    if not answer.recommendations:
+        return _by_baselines(answer)
+    candidates = subject.candidates(recommender, gpu)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
     front_places = np.array([point * count + position for point, position in front])

@@ -128,18 +128,18 @@ _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked
 # This query is for the database of pulled rows (kernrec/store/share/pulled.py). It returns the columns that identify a
 # config, as in `ANSWERS`, and the signers of the config's rows.
 SIGNERS = """
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
-    FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {merged}) AS origin USING (measurement_id)
+    FROM whole_gpu_rows JOIN (SELECT measurement_id, signer FROM {merged}) AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok'
 """
 
 # This query returns the median latency that other people measured for each config.
 _OTHERS = """
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
-    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    FROM whole_gpu_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
@@ -149,10 +149,10 @@ _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than any successful run.
 FAILURES = f"""
-    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
+    SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
            bool_and(merged) AS merged
-    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    FROM whole_gpu_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE {_FAILED}
 """
 
@@ -192,7 +192,7 @@ def read_log(
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
         """Return the last column of a query, keyed by the other columns, which identify a config and its limits."""
-        rows = rows_of("whole_card_rows", f"{query} GROUP BY ALL") if wanted else []
+        rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
@@ -206,7 +206,7 @@ def read_log(
         others_s = None if from_others else others.get(name)
         return (*columns, from_others or signed, tuple(signers.get(name, ())), title, *combined, others_s)
 
-    failures = rows_of("whole_card_rows", f"{FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
+    failures = rows_of("whole_gpu_rows", f"{FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
     return MeasurementLog(
         _by_problem([whole(row) for row in answers]),
         _by_problem([(*row[:-1], row[-1] or signed) for row in failures]),

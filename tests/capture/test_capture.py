@@ -22,6 +22,7 @@ from kernrec.capture.session import Session, Textures
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch, emulate, parse
+from tests.helpers.paths import beside
 
 HERE = Path(__file__).parent
 KERNELS = HERE / "kernels.ptx"
@@ -106,22 +107,7 @@ def test_equal_launches_become_one_call(program, tmp_path):
 
 
 def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
-    ptx = """.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry follow(.param .u64 places, .param .u64 out)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<5>;
-    ld.param.u64 %rd1, [places];
-    ld.param.u64 %rd2, [out];
-    ld.global.u32 %r1, [%rd1];
-    mul.wide.u32 %rd3, %r1, 4;
-    add.s64 %rd4, %rd2, %rd3;
-    st.global.u32 [%rd4], %r1;
-    ret;
-}
-"""
+    ptx = beside(__file__, "read_and_write.ptx")
     places = np.array([1, 2], np.uint32).view(np.uint8)
     buffers = {"b1": places, "b2": np.zeros(16, np.uint8)}
     recorder = Recorder()
@@ -136,26 +122,7 @@ def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
 
 
 def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
-    ptx = """.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry pick(.param .align 8 .b8 by[16], .param .u64 out)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<5>;
-    mov.b64 %rd4, by;
-    ld.param.u64 %rd1, [by];
-    ld.param.u32 %r1, [%rd4+8];
-    ld.param.u64 %rd2, [out];
-    mul.wide.u32 %rd3, %r1, 4;
-    add.s64 %rd4, %rd1, %rd3;
-    ld.u32 %r2, [%rd4];
-    mul.wide.u32 %rd3, %r2, 4;
-    add.s64 %rd4, %rd2, %rd3;
-    st.u32 [%rd4], %r2;
-    ret;
-}
-"""
+    ptx = beside(__file__, "structure.ptx")
     buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
     arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
     recorder = Recorder()
@@ -169,38 +136,7 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
 
 
 def test_call_keeps_a_table_of_functions_by_name(tmp_path: Path) -> None:
-    ptx = """.version 7.0
-.target sm_80
-.address_size 64
-.func (.param .b32 result) square(.param .b32 n)
-{
-    .reg .b32 %r<3>;
-    ld.param.u32 %r1, [n];
-    mul.lo.u32 %r2, %r1, %r1;
-    st.param.b32 [result], %r2;
-    ret;
-}
-.global .align 8 .u64 table[1] = {square};
-.visible .entry apply(.param .u64 out)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<4>;
-    mov.u32 %r1, 7;
-    mov.u64 %rd1, table;
-    ld.global.u64 %rd2, [%rd1];
-    ld.param.u64 %rd3, [out];
-    {
-    .param .b32 n;
-    st.param.b32 [n], %r1;
-    .param .b32 result;
-    form : .callprototype (.param .b32 _) _ (.param .b32 _);
-    call (result), %rd2, (n), form;
-    ld.param.b32 %r2, [result];
-    }
-    st.global.u32 [%rd3], %r2;
-    ret;
-}
-"""
+    ptx = beside(__file__, "function_table.ptx")
     recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
     module.prepare()
     arguments, buffers = [struct.pack("<Q", 1 << 40)], {"b1": np.zeros(4, np.uint8)}

@@ -1,6 +1,7 @@
 """Test that `analyze_source` gives the answer of `kernrec.analyze`, in a separate process or in the caller's."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import kernrec
 from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
 from kernrec.checking.child_process import Limits
 from kernrec.cli import app
-from tests.checking.slow import SLOW
 from tests.checking.test_check import AXPY
 from tests.helpers.needs import needs
 
@@ -55,16 +55,20 @@ def test_source_file_name_is_not_mistaken_for_a_function(refuses):
 pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sitter_cuda")]
 
 
+SLOW = tomllib.loads(Path(__file__).with_name("slow.toml").read_text())["slow"]
+
+
 @pytest.mark.every(6)
-@pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
+@pytest.mark.parametrize("slow", SLOW, ids=[slow["name"] for slow in SLOW])
 def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
-    (path := tmp_path / "slow.cu").write_text(slow.source)
+    source = f"#include <stdio.h>\n\n{slow['kernel']}\nint main() {{ {slow['launch']} }}\n"
+    (path := tmp_path / "slow.cu").write_text(source)
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["lines"], answer["what_to_do"]
     first = answer["lines"][0]
-    assert first["problem"].startswith(slow.problem), answer["lines"]
+    assert first["problem"].startswith(slow["problem"]), answer["lines"]
     assert first["speedup"] > 1
-    lines = [number for number, text in enumerate(slow.source.splitlines(), 1) if "// SLOW" in text]
+    lines = [number for number, text in enumerate(source.splitlines(), 1) if "// SLOW" in text]
     assert not lines or first["line"] == lines[0], first
     assert "power limit" not in answer["what_to_do"]

@@ -1,11 +1,30 @@
 """Test that `kernrec check` reports the line of every planted bug, and reports nothing for correct kernels."""
 
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from kernrec.cli import app
-from tests.checking.planted import BUGS, CLEAN, Case
+
+
+@dataclass(frozen=True)
+class Case:
+    """Kernel with one launch. `kind` and `memory` describe the finding that `kernrec check` must report."""
+
+    name: str
+    source: str
+    arguments: list[str]
+    grid: int = 1
+    block: int = 64
+    shared: int = 0
+    kind: str = ""
+    memory: str = ""
+
+
+CASES = tomllib.loads(Path(__file__).with_name("planted.toml").read_text())
+BUGS, CLEAN = ([Case(**case) for case in CASES[group]] for group in ("bugs", "clean"))
 
 pytestmark = pytest.mark.usefixtures("compiled_here", "nvrtc")
 

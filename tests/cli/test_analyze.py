@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from kernrec.cli import app
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_text import elementwise
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
@@ -27,17 +27,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n) {
     if (i < n) y[i] = 2.0f * x[i];
 }
 """
-SPEC = """
-name = "scale"
-source = "scale.cu"
-problem = { dims = { n = 100000 }, tensors = { x = { shape = ["n"] }, y = { shape = ["n"], role = "output" } } }
-tunables = { threads = { values = [64, 128, 256] } }
-[[launch]]
-entry = "scale"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "analyze.toml")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import typer.main
 
 from kernrec.cli import app as application
 from kernrec.cli.app import app, run
-from kernrec.cli.misuse import REMOVED
+from kernrec.cli.misuse import removed as removed_words
 from tests.helpers.command import environment
 from tests.helpers.paths import ROOT
 
@@ -58,7 +58,7 @@ def test_help_fits_80_columns(path, capsys, monkeypatch):
 
 def test_messages_name_no_removed_option():
     existing = {name for command in COMMANDS.values() for p in command.params for name in (*p.opts, *p.secondary_opts)}
-    removed = {word for words in REMOVED for word in words.split() if word.startswith("--")}
+    removed = {word for words in removed_words() for word in words.split() if word.startswith("--")}
     removed -= existing | {"--csv"}  # of Nsight Compute, too
     assert {"--download", "--triton"} <= removed
     named = [

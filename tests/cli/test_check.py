@@ -9,27 +9,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.command import run_here
+from tests.helpers.paths import beside
 
-SCALE = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry scale(.param .u64 x, .param .f32 a, .param .u32 n)
-{
-    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<4>; .reg .b64 %rd<4>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r4, %r1, %r2, %r3;
-    ld.param.u32 %r5, [n];
-    setp.ge.u32 %p1, %r4, %r5;
-    @%p1 bra DONE;
-    ld.param.u64 %rd1, [x]; cvta.to.global.u64 %rd2, %rd1;
-    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd3, %rd2, %rd3;
-    ld.param.f32 %f1, [a];
-    ld.global.f32 %f2, [%rd3]; mul.f32 %f3, %f2, %f1; st.global.f32 [%rd3], %f3;
-DONE:
-    ret;
-}
-"""
+SCALE = beside(__file__, "scale.ptx")
 
 
 @pytest.fixture
@@ -91,51 +73,10 @@ def test_exponential_macros_stop_at_the_limit(tmp_path, monkeypatch):
     assert done.stderr == "kernrec: bomb.cu: compiling took longer than 1 s\n"
 
 
-COPY = """
-.version 8.0
-.target sm_80
-.address_size 64
-.global .texref legacy;
-.visible .entry copy(.param .u64 t, .param .u64 y)
-{
-    .reg .b32 %r<4>; .reg .f32 %f<10>; .reg .b64 %rd<4>;
-    mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f1, %r1; mov.f32 %f2, 0f3f800000;
-    ld.param.u64 %rd1, [t];
-    tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [%rd1, {%f1, %f2}];
-    tex.1d.v4.f32.s32 {%f6, %f7, %f8, %f9}, [legacy, {%r1}];
-    add.f32 %f4, %f4, %f6;
-    ld.param.u64 %rd2, [y]; mul.wide.u32 %rd3, %r1, 4; add.s64 %rd2, %rd2, %rd3;
-    st.global.f32 [%rd2], %f4; ret;
-}
-"""
+COPY = beside(__file__, "copy.ptx")
 
 
-BOX = """
-.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry box(.param .align 64 .b8 x[128], .param .u64 y)
-{
-    .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<4>;
-    .shared .align 128 .b8 tile[512]; .shared .align 8 .b64 bar;
-    mov.u32 %r1, bar; mov.u32 %r2, tile; mov.b64 %rd1, x; cvta.param.u64 %rd1, %rd1;
-    mov.u32 %r3, %tid.x; mov.u32 %r4, %cluster_ctarank;
-    setp.ne.u32 %p1, %r3, 0;
-    @%p1 bra WAIT;
-    mbarrier.init.shared::cta.b64 [%r1], 1;
-    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 128;
-    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1, {4, %r4}], [%r1];
-WAIT:
-    bar.sync 0;
-LOOP:
-    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
-    @!%p2 bra LOOP;
-    shl.b32 %r5, %r3, 2; add.u32 %r6, %r2, %r5; ld.shared.u32 %r7, [%r6];
-    ld.param.u64 %rd2, [y]; mad.lo.u32 %r8, %r4, 128, %r5; cvt.u64.u32 %rd3, %r8; add.u64 %rd2, %rd2, %rd3;
-    st.global.u32 [%rd2], %r7;
-    ret;
-}
-"""
+BOX = beside(__file__, "box.ptx")
 
 
 def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):

@@ -61,11 +61,12 @@ def test_verify_reports_an_altered_row(own, cache, capsys):
     assert "1 of 5 rows" in capsys.readouterr().err
 
 
-def test_imported_kernel_is_ranked_among_the_recommendations(own, cache, capsys):
+def test_imported_kernel_is_ranked_among_the_recommendations(own, cache, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     cache.write_text(CACHE.replace("0.0125", "0.0006"))
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
-    assert run(["recommend", "--gpu", "3090", "--format", "wide", *SHAPE]) == 0
+    assert run(["recommend", "--gpu", "3090", *SHAPE]) == 0
     rows = capsys.readouterr().out.splitlines()
     (row,) = [number for number, line in enumerate(rows) if "theirs" in line]
     assert row == 3  # the first row below title, heading and rule has the fastest config

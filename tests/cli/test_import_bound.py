@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.cli.app import run
+from tests.helpers.paths import beside
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
@@ -16,28 +17,7 @@ SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
     if (i < n) y[i] = sum / TAPS;
 }
 """
-SPEC = """
-name = "smooth"
-source = "smooth.cu"
-
-[problem]
-dims = { n = 16777216 }
-flops = "8 * n"
-
-[problem.tensors]
-x = { shape = ["n"] }
-y = { shape = ["n"], role = "output" }
-
-[tunables]
-bx = { values = [32, 64, 128, 256, 512, 1024] }
-taps = { values = [1, 8] }
-
-[[launch]]
-entry = "smooth"
-grid = ["ceil_div(n, bx)"]
-block = ["bx"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "import_bound.toml")
 CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
 """Latency of the fastest config in seconds; at data sheet bandwidth, its 134 MB take 133 and 187 us."""
 

@@ -86,16 +86,28 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
 
 
 def test_removed_name_is_answered_with_its_replacement():
-    for name in (name for name in misuse.REMOVED if name not in NAMES):
+    for name in (name for name in misuse.removed() if name not in NAMES):
         *command, last = name.split()
         if not command and last.startswith("-"):  # several commands had this option, so try one that lacks it now
             command = [next(each for each in ("recommend", "analyze", "train") if last not in OPTIONS[each])]
         done = run_here(*command, last)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), name
         assert done.stderr.startswith("kernrec: ")
-        instead = misuse.REMOVED[name]
+        instead = misuse.removed()[name]
         reason = instead.removeprefix("no option: ")
         assert f"was removed{'; use' if reason == instead else ':'} {reason}" in done.stderr
+
+
+def test_name_of_another_tool_is_answered_with_its_equivalent():
+    for instead, names in misuse.removed("other_names.toml").items():
+        needed = instead.split()[0]
+        for *command, last in map(str.split, names.split(", ")):
+            if not command and last.startswith("-"):
+                having = [name for name, options in OPTIONS.items() if needed in options] or ["recommend"]
+                command = [next(name for name in having if last not in OPTIONS[name])]
+            done = run_here(*command, last)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), last
+            assert done.stderr.endswith(f"; use {instead}\n"), last
 
 
 @pytest.mark.parametrize(

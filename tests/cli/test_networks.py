@@ -61,18 +61,11 @@ def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):
     assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
 
 
-def test_bill_has_energy_cost_and_carbon_per_year(capsys):
-    year = ("--gpus", "200", "--bill", "energy=250EUR/MWh,carbon=0.38kg/kWh")
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
+def test_regret_of_network_lies_between_those_of_its_layers(capsys):
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    bill = next(bill for bill in answer["bills"] if bill["versus"] is None)
-    power_w = next(total["power_w"] for total in answer["totals"] if total["name"] == bill["name"])
     regrets = [layer["regret"]["latency"]["expected"] for layer in answer["layers"]]
     assert min(regrets) <= answer["regret"]["latency"]["expected"] <= max(regrets)
-    assert bill["energy_kwh"] == pytest.approx(200 * 8760 * power_w / 1e3)
-    assert bill["cost"] == pytest.approx(bill["energy_kwh"] * 0.25)
-    assert bill["carbon_kg"] == pytest.approx(bill["energy_kwh"] * 0.38)
-    assert bill["currency"] == "EUR"
 
 
 def test_gpus_are_compared_in_one_table(capsys):
@@ -85,8 +78,6 @@ def test_gpus_are_compared_in_one_table(capsys):
     rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
     assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # per GPU: kernel, baseline
     assert "The fastest is expected to be h200-sxm with" in out
-    assert run(["recommend", *DECODE, "--gpu", "h200,l40s", "--gpus", "8", "--json"]) == 0
-    assert [bill["name"] for bill in json.loads(capsys.readouterr().out)["bills"]] == ["h200-sxm", "l40s"]
 
 
 @pytest.mark.parametrize("words", [

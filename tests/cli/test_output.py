@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 
 from kernrec.cli.output import (
     PIPE_WIDTH,
-    SELDOM,
-    USUALLY,
     Column,
     column_lines,
     digits,
-    markdown_lines,
     print_line,
     print_notes,
-    quantities,
-    text_columns,
     text_width,
 )
 from kernrec.kernel import all_kernels
@@ -30,24 +25,10 @@ from tests.helpers.command import run_here
 COLUMNS = [("rank", "right"), ("kernel", "left"), ("energy vs occupancy", "right"), ("config", "left")]
 CONFIG = " ".join(f"tunable_{number}={number}" for number in range(12))
 ROWS = [("~1", "matmul_simt", "-36 %", CONFIG), ("~2", "matmul_mma", "+1 %", CONFIG)]
-COUNT = 3
-ANSWERS = [
-    Column("rank", "right", ["~1", "~2", "~3"], styles=["unsure", "", ""]),
-    Column("kernel", "left", ["conv2d_implicit_gemm_mma"] * COUNT, below=True),
-    Column("config", "left", ["128x128x32 w64x32 s3 k4"] * COUNT, below=True),
-    quantities("latency", "s", [1.5e-5, 2e-5, 1e-3], [(1e-5, 2e-5), (1e-5, 3e-5), (9e-4, 2e-3)]),
-    quantities("energy", "J", [1e-3, 2e-3, None], [(5e-4, 2e-3), (1e-3, 4e-3), None]),
-    Column("source", "left", ["predicted", "measured", "measured"], styles=["predicted", "measured", "measured"]),
-    Column("bottleneck", "left", ["DRAM", "tensor", ""], USUALLY),
-    Column("time vs fastest", "right", ["0.0 %", "+33 %", "+500 %"], SELDOM),
-    Column("energy vs fastest", "right", ["0.0 %", "0.0 %", "-"], SELDOM),
-]
 
 
-def test_row_without_a_width_limit_is_one_line():
-    lines = column_lines("title", text_columns(COLUMNS, ROWS), None)
-    assert len(lines) == 1 + 2 + len(ROWS)
-    assert all(row[1] in line and line.endswith(CONFIG) for row, line in zip(ROWS, lines[3:], strict=True))
+def text_columns(columns, rows):
+    return [Column(name, side, [row[number] for row in rows]) for number, (name, side) in enumerate(columns)]
 
 
 @given(width=st.integers(60, 400))
@@ -89,7 +70,7 @@ def test_pipe_output_is_100_columns_wide(monkeypatch):
 ])  # fmt: skip
 def test_every_command_fits_its_terminal_or_100_columns(command, columns, tmp_path):
     variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    variables |= {"NO_COLOR": "1"} | ({"COLUMNS": columns} if columns else {})
+    variables |= {"COLUMNS": columns} if columns else {}
     done = run_here(*command.split(), home=tmp_path, variables=variables, in_terminal=columns is not None)
     assert done.stdout
     assert max(map(len, done.stdout.splitlines())) <= int(columns or PIPE_WIDTH)
@@ -98,22 +79,6 @@ def test_every_command_fits_its_terminal_or_100_columns(command, columns, tmp_pa
         left = [place.start() for place in re.finditer(r"(?<= {2})[a-z]", heading)] if command == "list kernels" else []
         assert all(row[start - 1] == " " and row[start].strip() for row in rows for start in left[:-1])
         assert all(rows)
-
-
-def test_wide_format_shows_every_column_with_values():
-    text = "\n".join(column_lines("t", ANSWERS, 80, wide=True))
-    assert all(column.name in text for column in ANSWERS[:-1])
-
-
-def test_colors_do_not_change_the_text():
-    plain, colored = (column_lines("t", ANSWERS, 120, colored=colored) for colored in (False, True))
-    assert "\x1b[32mmeasured\x1b[0m" in "\n".join(colored)
-    assert [re.sub(r"\x1b\[\d*m", "", line) for line in colored] == plain
-
-
-def test_markdown_has_one_line_per_row_and_escapes_bars():
-    lines = markdown_lines([Column("a", "left", ["x|y", ""]), Column("b", "right", ["1", "2"])])
-    assert lines == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |", "|  | 2 |"]
 
 
 @given(value=st.floats(1e-6, 1e9))

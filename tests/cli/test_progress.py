@@ -2,7 +2,7 @@ import io
 import sys
 import time
 
-from kernrec.cli.progress import Lines, State, Steps
+from kernrec.cli.progress import Lines, Steps
 from kernrec.measure.campaign.results import Progress
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
@@ -21,19 +21,12 @@ def step(done: int, **row: object) -> Progress:
     return Progress("card", "layer", "screen", done, 10, measurement=measurement(**row))
 
 
-def test_progress_shows_share_done_best_time_and_temperature():
-    state = State()
-    state.take(step(1, latency_s=2e-3))
-    state.take(step(2, power_w=412.0, temperature_end_c=61.0))
-    state.take(step(3, outcome="timeout"))
-    figures = dict(state.figures("card"))
-    assert figures["screen"] == "3/10"
-    assert figures["best"] == "1 ms"
-    assert figures["failed"] == "timeout 1"
-    assert figures["left"].endswith("s of screen")
-    state.take(step(4, power_w=412.0, temperature_end_c=61.0))
-    figures = dict(state.figures("card"))
-    assert (figures["power"], figures["temperature"]) == ("412 W", "61 C")
+def test_progress_shows_share_done_best_time_and_failures(capsys):
+    lines = Lines(every_s=0.0)
+    lines.show(step(1, latency_s=2e-3))
+    lines.show(step(2, latency_s=1e-3))
+    lines.show(step(3, outcome="timeout"))
+    assert capsys.readouterr().err.splitlines()[-1] == "card: layer, screen 3/10, best 1 ms, 1 timeout"
 
 
 def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):

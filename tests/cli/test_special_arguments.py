@@ -10,17 +10,9 @@ from kernrec.checking.child_process import Limits
 from kernrec.compile.nvrtc import compile_source
 from kernrec.profile.launch_arguments import read_arguments, structure
 from tests.helpers.command import run_here
+from tests.helpers.paths import beside
 
-KERNEL = """
-#include <cuda_fp16.h>
-struct Scale { char sign; float factor; int shift; };
-extern "C" __global__ void scale(const half *x, const half *tail, const float *bias, Scale s, half alpha, float *y)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    y[i] = (__half2float(x[i]) + __half2float(tail[i])) * s.sign * s.factor * __half2float(alpha) + s.shift;
-    if (bias) y[i] += bias[i];
-}
-"""
+KERNEL = beside(__file__, "special_arguments.cu")
 FIELDS = "s=struct(i8:-1,f32:2,i32:3)"
 LAUNCH = ("--grid", "1", "--block", "32")
 

@@ -9,18 +9,9 @@ import pytest
 from kernrec.compile.nvrtc import compile_source
 from kernrec.interop.host_launches import filled_variables
 from tests.helpers.command import run_here
+from tests.helpers.paths import beside
 
-KERNEL = """
-__constant__ float coef[4]; __constant__ int width;
-namespace counters { __device__ unsigned hits; }
-__device__ float written[32];
-__global__ void scale(const float *x, float *y)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    written[threadIdx.x % 32] = 1.0f;
-    if (i < width) y[i] = x[i] * coef[i % 4] + counters::hits;
-}
-"""
+KERNEL = beside(__file__, "variables.cu")
 HOST = """
 int main(int argc, char **argv)
 {

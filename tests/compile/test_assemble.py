@@ -6,23 +6,9 @@ from kernrec.compile import CompileError, assemble
 from kernrec.compile.assemble import ESTIMATED, assembler, check_target
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
+from tests.helpers.paths import beside
 
-SUM = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry sum(.param .u64 x)
-{
-    .reg .b32 %r<4>; .reg .f32 %f<5>; .reg .b64 %rd<4>;
-    .shared .align 4 .b8 room[512];
-    mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, 16;
-    ld.param.u64 %rd2, [x]; add.s64 %rd3, %rd2, %rd1;
-    ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3];
-    add.f32 %f1, %f1, %f2; add.f32 %f3, %f3, %f4; add.f32 %f1, %f1, %f3;
-    st.shared.f32 [room], %f1; st.global.f32 [%rd3], %f1;
-    ret;
-}
-"""
+SUM = beside(__file__, "sum.ptx")
 
 
 def test_registers_are_marked_as_estimated_without_an_assembler(monkeypatch):

@@ -7,6 +7,7 @@ from kernrec.compile.block_mix import MachineLowering, block_mix
 from kernrec.compile.disassemble import COUNTS, disassembler, machine_code, parse_disassembly
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
+from tests.helpers.paths import beside
 
 needs_disassembler = pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
 
@@ -16,32 +17,8 @@ def reads_machine_code(monkeypatch):
     monkeypatch.delenv(COUNTS, raising=False)
 
 
-HEAD = """
-.version 8.0
-.target sm_75
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u32 n)
-{
-.reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>;
-ld.param.u64 %rd1, [x]; ld.param.u32 %r1, [n];
-mov.u32 %r2, %tid.x;
-mul.wide.u32 %rd2, %r2, 4;
-add.s64 %rd3, %rd1, %rd2;
-"""
-LOOP = """
-mov.f32 %f1, 0f00000000;
-mov.u32 %r3, 0;
-$LOOP:
-ld.global.f32 %f2, [%rd3];
-fma.rn.f32 %f1, %f1, %f1, %f2;
-add.s64 %rd3, %rd3, 512;
-add.s32 %r3, %r3, 1;
-setp.lt.s32 %p1, %r3, LIMIT;
-@%p1 bra $LOOP;
-st.global.f32 [%rd3], %f1;
-ret;
-}
-"""
+HEAD = beside(__file__, "block_mix_head.ptx")
+LOOP = beside(__file__, "block_mix_loop.ptx")
 TEXT = """
         .section        .text.k,"ax",@progbits
 k:

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from kernrec.compile.gpu_stand_in import torch_without_gpu  # noqa: E402
+from kernrec.errors import KernrecWarning, UsageError  # noqa: E402
 from kernrec.gpu import find_gpu  # noqa: E402
 
 if torch.cuda.is_available():
@@ -96,3 +97,15 @@ def test_torch_is_unchanged_afterwards():
     assert not torch.zeros(1).is_cuda
     with pytest.raises(RuntimeError):
         torch.zeros(1, device="cuda")
+
+
+def test_new_release_runs_with_a_note_and_is_refused_without_an_interface(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "9.1.0+cu140")
+    with pytest.warns(KernrecWarning, match=r"PyTorch 9\.1\.0 was not tested"), torch_without_gpu(find_gpu("h100")):
+        assert torch.zeros(2, device="cuda").is_cuda
+    monkeypatch.delattr(torch.autograd, "_engine_run_backward")
+    with (
+        pytest.raises(UsageError, match=r"PyTorch 9\.1\.0 has no torch\.autograd\._engine_run_backward"),
+        torch_without_gpu(find_gpu("h100")),
+    ):
+        pass

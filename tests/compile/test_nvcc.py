@@ -14,17 +14,9 @@ from kernrec.compile.compiled import CompileError, CompileJob, FileRefusedError,
 from kernrec.compile.nvcc import check_includes
 from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
+from tests.helpers.paths import beside
 
-PROGRAM = """#include <cstdio>
-#include <vector>
-#include <cuda_runtime.h>
-template <class T> __global__ void scale(int n, T a, T *x)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] *= a;
-}
-int main() { std::vector<float> h(4); scale<float><<<4, 128>>>(512, 2.f, h.data()); std::printf("done\\n"); }
-"""
+PROGRAM = beside(__file__, "nvcc.cu")
 
 
 @pytest.mark.parametrize("variable", ["PATH", "CUDA_HOME", "CUDA_PATH"])

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from kernrec.compile import CompileCache, CompileError, compile_source
+from tests.helpers.paths import beside
 
 
 @pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
@@ -22,17 +23,7 @@ def test_one_call_returns_ptx_machine_code_and_resources(nvrtc, cache, sm, saxpy
 
 
 def test_static_shared_memory_and_spills_are_reported(nvrtc):
-    source = """
-    extern "C" __global__ void __launch_bounds__(1024, 2) k(float* a) {
-        __shared__ float s[512];
-        float t[96];
-        #pragma unroll
-        for (int i = 0; i < 96; i++) t[i] = a[i * 33 + threadIdx.x];
-        s[threadIdx.x % 512] = a[1];
-        __syncthreads();
-        #pragma unroll
-        for (int i = 0; i < 96; i++) a[i * 7 + threadIdx.x] = t[i] * s[i];
-    }"""
+    source = beside(__file__, "spills.cu")
     resources = compile_source(source, 80, cache=CompileCache(None)).resources["k"]
     assert resources.static_smem_bytes == 2048
     assert resources.registers <= 32

@@ -11,7 +11,7 @@ from kernrec.compile.compiled import Compiled
 from kernrec.compile.nvrtc import compile_alone
 from kernrec.compile.together import can_be_together, compile_together, launched_only
 from tests.helpers.depth import few_examples
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_form import form
 
 SM = 86
@@ -114,19 +114,7 @@ def test_slow_config_fails_alone(nvrtc, cache):
 
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
-TWO = """
-// a comment with void first(int) { and a brace
-#define SIZE 4
-extern "C" __global__ void first(int* x) {
-    x[0] = '}' + SIZE;  /* } */
-}
-
-extern "C" __global__ void __launch_bounds__(64) second(int* x)
-{
-    #pragma unroll
-    for (int i = 0; i < SIZE; i++) { x[i] = i; }
-}
-"""
+TWO = beside(__file__, "two.cu")
 
 
 def kernels(source: str) -> list[str]:

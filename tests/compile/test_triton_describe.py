@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernrec.compile import triton_version
-from kernrec.compile.compiled import CompileJob, TritonTarget
+from kernrec.compile.compiled import CompileJob, NoCompilerError, TritonTarget
 from kernrec.compile.nvrtc import cache_key
 from kernrec.compile.triton_describe import describe
 from kernrec.errors import UsageError
@@ -60,6 +60,16 @@ def test_fusion_follows_the_release_or_the_environment(monkeypatch, release, fus
     assert triton_version.fp_fusion_note() is None
     monkeypatch.setenv("TRITON_FORCE_DISABLE_FP_FUSION", "1")
     assert not triton_version.fp_fusion()
+
+
+def test_new_release_without_an_interface_is_refused_by_name(monkeypatch):
+    compiler = pytest.importorskip("triton.compiler")
+    monkeypatch.setattr(triton_version, "triton_compiler", lambda: "triton 9.1.0")
+    assert "Triton 9.1.0 was not tested" in str(triton_version.untested_version())
+    triton_version.check_interfaces.__wrapped__()
+    monkeypatch.delattr(compiler, "ASTSource")
+    with pytest.raises(NoCompilerError, match=r"triton 9\.1\.0 has no triton\.compiler\.ASTSource, which"):
+        triton_version.check_interfaces.__wrapped__()
 
 
 def test_disabled_fusion_changes_the_code(monkeypatch):

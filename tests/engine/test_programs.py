@@ -1,6 +1,7 @@
 """Test that whole programs, also on tensor cores, give the recorded results, counts, races and errors."""
 
 import random
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,9 @@ from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions
 from tests.engine.expected import check, digest, one_nan
+from tests.helpers.paths import beside
 
-HEADER = """.version 8.6
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u64 y)
-{
-.reg .pred %p<9>; .reg .b32 %r<9>; .reg .b32 %i<9>; .reg .b64 %a<5>; .reg .b32 %s<3>;
-.shared .align 16 .b8 tile[4096];
-mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r1, %r1, %r2, %r0;
-ld.param.u64 %a0, [x]; ld.param.u64 %a1, [y]; mul.wide.u32 %a2, %r1, 4; add.u64 %a0, %a0, %a2; add.u64 %a3, %a1, %a2;
-ld.global.u32 %r2, [%a0]; mov.u32 %r3, %laneid; xor.b32 %r4, %r2, %r0;
-mov.u32 %s0, tile; mad.lo.u32 %s1, %r0, 4, %s0; st.shared.u32 [%s1], %r4;
-bar.sync 0;
-"""
+HEADER = beside(__file__, "header.ptx")
 FOOTER = """
 bar.sync 0;
 ld.shared.u32 %r5, [%s1]; add.u32 %r4, %r4, %r5; xor.b32 %r4, %r4, %r2;
@@ -161,23 +151,7 @@ def test_random_programs_compute_the_recorded_results():
         check(f"random program {number}", counts if isinstance(counts, str) else digest(counts, y))
 
 
-ERRORS = {
-    "out of bounds": "ld.global.u32 %r5, [%a0+40000];",
-    "misaligned": "@%p1 bra L1;\nL1: setp.eq.u32 %p1, %r0, 37; @%p1 add.u64 %a0, %a0, 2; ld.global.u32 %r5, [%a0];",
-    "in no buffer": "mov.u64 %a2, 16; ld.global.u32 %r5, [%a2];",
-    "generic": "mov.u64 %a2, 16; ld.u32 %r5, [%a2];",
-    "shared memory": "ld.shared.u32 %r5, [%s1+4096];",
-    "parameters": "ld.param.u32 %r5, [x+16];",
-    "trap": "setp.eq.u32 %p1, %r0, 33; @%p1 trap;",
-    "deadlock": "setp.lt.u32 %p1, %r0, 40; @%p1 bra L1; bar.sync 1;\nL1:",
-    "whole warps": "setp.eq.u32 %p1, %r0, 3; @%p1 bra L1; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%s0];\nL1:",
-    "budget": "L1: add.u32 %r5, %r5, 1; bra L1;",
-    "lanes": "setp.eq.u32 %p1, %r3, 3; @%p1 bra L2;\nL1: bar.warp.sync 0xffffffff; bra L3;\nL2: bar.sync 2;\nL3:",
-    "race of a read": "xor.b32 %r5, %s1, 128; st.shared.u32 [%s1], %r0; ld.shared.u32 %r6, [%r5];",
-    "race of a write": "st.shared.u32 [%s0], %r0;",
-    "race after a read": "ld.shared.u32 %r5, [%s0]; setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u8 [%s0+1], %r0;",
-    "table": "mov.u32 %r5, 4;\nT: .branchtargets L1, L2;\nbrx.idx %r5, T;\nL1:\nL2:",
-}
+ERRORS, COUNTED = tomllib.loads(beside(__file__, "programs.toml")).values()
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -187,34 +161,6 @@ def test_error_matches_the_recorded_error(name):
     check(f"error {name}", message)
 
 
-COUNTED = {
-    "vector loads": "ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%a1]; ld.shared.v2.u32 {%r5, %r6}, [tile+8];",
-    "bank conflicts": "mul.lo.u32 %r5, %r0, 132; and.b32 %r5, %r5, 4092; add.u32 %r5, %s0, %r5;"
-    " ld.shared.u32 %r6, [%r5];",
-    "wide bank conflicts": "mul.lo.u32 %r5, %r0, 48; and.b32 %r5, %r5, 4080; add.u32 %r5, %s0, %r5;"
-    " ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r5];",
-    "strided": "mul.wide.u32 %a2, %r0, 20; add.u64 %a2, %a1, %a2; ld.global.u8 %r5, [%a2+3];"
-    " st.global.u8 [%a2+1], %r5;",
-    "atomics": "and.b32 %r5, %r0, 5; mul.wide.u32 %a2, %r5, 4; add.u64 %a2, %a1, %a2; add.u64 %a2, %a2, 4096;"
-    " atom.global.add.u32 %r6, [%a2], %r2; atom.global.cas.b32 %r7, [%a2], %r6, %r5; red.global.max.s32 [%a2], %r7;"
-    " atom.shared.inc.u32 %r8, [tile+4], 5; red.shared.add.u32 [tile+8], 1; add.u32 %r4, %r6, %r7;",
-    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; setp.lt.u32 %p1, %r3, 9;"
-    " selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
-    "asynchronous copies": "and.b32 %r5, %r0, 3; setp.eq.u32 %p1, %r5, 0; ld.param.u64 %a4, [x];"
-    " cp.async.ca.shared.global [%s1], [%a0], 4; cp.async.commit_group;"
-    " @%p1 cp.async.ca.shared.global [%s1], [%a4], 4, %r5;"
-    " cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r6, [%s1]; cp.async.wait_all;"
-    " add.u32 %r4, %r4, %r6;",
-    "matrices": "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%s0];"
-    " movmatrix.sync.aligned.m8n8.trans.b16 %r5, %r6; add.u32 %r4, %r5, %r8;",
-    "reductions at barriers": "setp.lt.u32 %p1, %r3, 9; bar.red.popc.u32 %r5, 1, %p1; add.u32 %r4, %r4, %r5;",
-    "named barriers": "setp.lt.u32 %p1, %r0, 32; @%p1 bra L1; bar.arrive 1, 96; bra L2;\nL1: bar.sync 1, 96;\nL2:",
-    "carries": "add.cc.u32 %r5, %r4, %r2; addc.cc.u32 %r6, %r2, %r2; addc.u32 %r4, %r6, 0;",
-    "wide registers": "ld.global.s8 %r5, [%a0]; ld.global.u16 %r6, [%a0+2]; st.global.u16 [%a3], %r5;"
-    " add.u32 %r4, %r5, %r6;",
-}
-
-
 @pytest.mark.parametrize("name", COUNTED)
 def test_results_and_counts_match_the_recorded_ones(name):
     counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
@@ -222,15 +168,7 @@ def test_results_and_counts_match_the_recorded_ones(name):
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])
 
 
-_HEAD = """.version 8.8
-.target sm_120a
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u64 y, .param .u64 n)
-{
-.reg .pred %p<9>; .reg .b32 %r<40>; .reg .b64 %a<9>; .reg .b64 %d<40>; .shared .align 128 .b8 tile[8192];
-mov.u32 %r0, %tid.x; ld.param.u64 %a0, [x]; ld.param.u64 %a1, [y]; ld.param.u64 %a4, [n]; cvt.u32.u64 %r39, %a4;
-mul.wide.u32 %a2, %r0, 64; add.u64 %a2, %a0, %a2; mul.wide.u32 %a3, %r0, 64; add.u64 %a3, %a1, %a3;
-"""
+_HEAD = beside(__file__, "programs_head.ptx")
 
 
 def _listed(first: int, count: int, letter: str = "r") -> str:

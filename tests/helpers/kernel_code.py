@@ -4,7 +4,9 @@ The emulator needs only PTX, and the assembler takes as long as the compiler. So
 registers, spills or machine code.
 """
 
+import tomllib
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
 from kernrec.compile.disassemble import COUNTS, MachineCode, machine_code
 from kernrec.kernel import Kernel
 from kernrec.ptx import Module
+from tests.helpers.paths import ROOT
 from tests.helpers.ptx_text import cuda_to_ptx, parsed
 
 Config = dict[str, int]
@@ -57,3 +60,15 @@ def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
         code = machine_code(ptx, sm)
     assert code is not None
     return code
+
+
+def mutants(kernel: str, group: str = "mutant") -> list[dict[str, Any]]:
+    """Return the changes of a kernel's source that `mutants/KERNEL.toml` lists as mutants or as equivalent."""
+    path = ROOT / "tests" / "kernel" / "library" / "mutants" / f"{kernel}.toml"
+    rows: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))[group]
+    return rows
+
+
+def source_of(mutant: object) -> str:
+    """Return the text that a mutant replaces, which names its test."""
+    return mutant["old"].strip()[:60] if isinstance(mutant, dict) else str(mutant)

@@ -7,3 +7,8 @@ TOOLS = ROOT / "tools"
 RECORDINGS = ROOT.parent / "shared" / "data"
 """Folder of measurements of real GPUs, for developers and CI; tests skip if a file they need is missing."""
 SPACES = RECORDINGS / "spaces"
+
+
+def beside(test: str, name: str) -> str:
+    """Return the text of a file in the folder `sources` beside a test module."""
+    return (Path(test).parent / "sources" / name).read_text(encoding="utf-8")

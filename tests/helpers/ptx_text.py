@@ -11,6 +11,7 @@ from kernrec import paths
 from kernrec.compile import CompileCache, Compiled, NoCompilerError
 from kernrec.compile.nvrtc import compiler, header_folders
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
+from tests.helpers.paths import beside
 
 REGISTERS = """
     .reg .pred %p<20>; .reg .b16 %rs<20>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<40>; .reg .f64 %fd<20>;
@@ -84,27 +85,7 @@ def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], 
     return out
 
 
-ELEMENTWISE = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry ENTRY(.param .u64 x, .param .u64 y, .param .u32 n)
-{
-    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<6>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r4, %r1, %r2, %r3;
-    ld.param.u32 %r5, [n];
-    setp.ge.u32 %p1, %r4, %r5;
-    @%p1 bra DONE;
-    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
-    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
-    ld.global.f32 %f1, [%rd4];
-    OPERATION;
-    st.global.f32 [%rd5], %f2;
-DONE:
-    ret;
-}
-"""
+ELEMENTWISE = beside(__file__, "elementwise.ptx")
 
 
 def elementwise(entry: str, operation: str) -> str:

@@ -20,6 +20,7 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import ceiling_s, floor_s, implausible
 from tests.helpers.foreign_files import cache, document, entry, result
+from tests.helpers.paths import beside
 
 Write = Callable[..., Path]
 
@@ -31,32 +32,7 @@ SOURCE = """extern "C" __global__ void scale(const float *x, float *y, int n) {
     if (i < n) y[i] = TILE * tile[threadIdx.x];
 }
 """
-SPEC = """
-name = "scale"
-source = "scale.cu"
-constraints = ["bx * tile <= 256"]
-
-[problem]
-dims = { n = 16777216 }
-flops = "n"
-
-[problem.tensors]
-x = { shape = ["n"] }
-y = { shape = ["n"], role = "output" }
-
-[tunables]
-bx = { values = [32, 64, 128, 256] }
-tile = { values = [1, 2] }
-
-[defines]
-WIDTH = 4
-
-[[launch]]
-entry = "scale"
-grid = ["ceil_div(n, bx)"]
-block = ["bx"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "bind.toml")
 BX = {"tune_params_keys": ["bx", "tile"]}
 
 
@@ -117,9 +93,9 @@ WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
     "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "on rtx3090 .constraint 'bx \\* tile <= 256'"),
-    "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows do not say tile"),
+    "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows have no value of tile"),
     "a time below the floor": (cache(entry(time=0.01, times=[0.01])), "1 of 1 times are below .* wrong unit"),
-    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "in which a single thread does"),
+    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "which one thread needs for"),
     "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu uses 128"),
     "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the measured source"),
     "a fractional value": (cache(entry(bx=32.5)), "bx is 32.5"),
@@ -210,7 +186,7 @@ def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel,
     path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
     done = bind(database, kernel, path)
     assert done.results == 1
-    assert done.notes == ("1 failures were skipped: scale excludes their configs",)
+    assert done.notes == ("skipped 1 failure: scale excludes these configs",)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])

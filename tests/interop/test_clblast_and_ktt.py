@@ -11,30 +11,10 @@ from kernrec.interop.read_results import read_results
 from kernrec.interop.results import StatedProblem
 from kernrec.store import Database
 from kernrec.store.measurement import Outcome
+from tests.helpers.paths import beside
 
-CLBLAST: dict[str, Any] = {
-    "kernel_family": "xgemm_1", "precision": "32", "best_kernel": "Xgemm", "best_time": "0.62",
-    "arg_m": "1024", "arg_n": "512", "arg_k": "256", "clblast_device_name": "NVIDIA GeForce RTX 3060",
-    "results": [
-        {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64, "PRECISION": 32}},
-        {"kernel": "Xgemm", "time": 0.81, "parameters": {"MWG": 32, "NWG": 64, "PRECISION": 32}},
-        {"kernel": "Xgemm", "time": 0.0, "parameters": {"MWG": 16, "NWG": 64, "PRECISION": 32}},
-    ],
-}  # fmt: skip
-KTT: dict[str, Any] = {
-    "Metadata": {"Device": "NVIDIA GeForce RTX 3060", "KttVersion": "2.1", "TimeUnit": "Microseconds"},
-    "Results": [
-        {
-            "KernelName": "nbody", "Status": "Ok", "TotalDuration": 310.5, "ExtraDuration": 0.0,
-            "Configuration": [{"Name": "GROUP", "IsDouble": False, "Value": 64}, {"Name": "F", "Value": "x"}],
-            "ComputationResults": [{"Duration": 310.5, "CompilationData": {"RegistersCount": 40}}],
-        },
-        {
-            "KernelName": "nbody", "Status": "ValidationFailed", "TotalDuration": 0.0,
-            "Configuration": [{"Name": "GROUP", "Value": 96}, {"Name": "F", "Value": "x"}], "ComputationResults": [],
-        },
-    ],
-}  # fmt: skip
+CLBLAST: dict[str, Any] = json.loads(beside(__file__, "clblast.json"))
+KTT: dict[str, Any] = json.loads(beside(__file__, "ktt.json"))
 
 
 def written(folder: Path, document: object) -> Path:

@@ -13,75 +13,19 @@ from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
 from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
+from tests.helpers.paths import beside
 
 pytestmark = needs("tree_sitter_cuda")
 
 KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = i; }\n"
 
 
-@pytest.mark.parametrize(
-    ("host", "grid", "block", "arguments"),
-    [
-        (
-            "int main() { int n = 1 << 20; float *x; cudaMalloc(&x, n * sizeof(float));"
-            " f<<<(n + 255) / 256, 256>>>(x, n); }",
-            "ceil(n/block_x)", (256,), ("x=[n]", "n=1048576"),
-        ),
-        (
-            "#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n#define N 4096\n"
-            "int main() { dim3 threads(128), blocks(CEIL_DIV(N, threads.x)); float *x; cudaMalloc((void **)&x, 4 * N);"
-            " f<<<blocks, threads>>>(x, N); }",
-            "((n + block_x) - 1)/block_x", (128,), ("x=[n]", "n=4096"),
-        ),
-        (
-            "int cdiv(int a, int b) { return (a + b - 1) / b; }\n"
-            "void launch(float *out, int count, int size) { f<<<cdiv(count, size), size>>>(out, count); }\n"
-            "int main() { int B = 8, T = 64; float *d; cudaCheck(cudaMalloc(&d, B * T * sizeof(float)));"
-            " launch(d, B * T, 64); }",
-            "((n + block_x) - 1)/block_x", (64,), ("x=[512]", "n=512"),
-        ),
-        (
-            "int main() { dim3 g = dim3(ceil(1000 / (float)32), 2); dim3 b{32, 4}; float *x; f<<<g, b>>>(x, 1000); }",
-            "32, 2", (32, 4), ("n=1000",),
-        ),
-        ("int main(int c, char **v) { int n = atoi(v[1]); float *x; f<<<n / 64, 64>>>(x, n); }", "n/64", (64,), ()),
-        ("int main() { f<<<1, 64>>>((float *) nullptr, 0); }", "1", (64,), ("x=null", "n=0")),
-        ("int main() { float *x; f<<<blocks_of(x), 64>>>(x, 5); }", None, (64,), ("n=5",)),
-        (
-            "void launch(float *out, int count, int size, float scale = 1) { f<<<count / size, size>>>(out, count); }\n"
-            "int main() { int sizes[] = {32, 128, 512}; for (int j = 0; j < 3; j++) launch(0, 4096, sizes[j]); }",
-            "n/block_x", (128,), ("n=4096",),
-        ),
-        (
-            "typedef float real; template <class T> struct Pack { static constexpr int size = 16 / sizeof(T); };\n"
-            "typedef Pack<real> pack;\nint main() { f<<<1024 / pack::size, 64>>>(0, 1024); }",
-            "256", (64,), ("n=1024",),
-        ),
-        (
-            "const int N = 1 << 10;\n"
-            "int main() { int T = 32; dim3 threads(T, T); int B = N / T; dim3 g(B, B); f<<<g, threads>>>(0, N); }",
-            "n/32, n/32", (32, 32), ("n=1024",),
-        ),
-        (
-            "int main(int argc, char **argv) { int n = 4096; if (argc > 1) n = atoi(argv[1]); f<<<8, 64>>>(0, n); }",
-            "8", (64,), ("n=4096",),
-        ),
-        (
-            "struct Pair { double a; float b[N]; char *c; };\n#define N 3\nnamespace g { void h(); }\n"
-            "int main() { float *x; cudaMalloc(&x, 2 * sizeof(Pair)); g::f<<<sizeof(Pair), 64>>>(x, 5); }",
-            "32", (64,), ("x=[16]", "n=5"),
-        ),
-        (
-            "int main() { dim3 g, b; b.x = 32; b.y = 4; g.x = (4096 + b.x - 1) / b.x; g.y = 2; f<<<g, b>>>(0, 4096); }",
-            "((4096 + block_x) - 1)/block_x, 2", (32, 4), ("n=4096",),
-        ),
-        ("int main(int c, char **v) { int n = atoi(v[1]); f<<<ceil(n / 64.0), 64>>>(0, n); }", "ceil(n/64)", (64,), ()),
-        ("int main() { int n = -1; scanf(\"%d\", &n); f<<<1, 64>>>(0, n); }", "1", (64,), ()),
-    ],
-)  # fmt: skip
-def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
-    (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
-    assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
+@pytest.mark.parametrize("case", tomllib.loads(beside(__file__, "host_launches.toml"))["launch"])
+def test_launch_arguments_resolve_to_parameters_and_numbers(case):
+    (launch,) = host_launches(KERNEL + case["host"], "f", [("x", "f32"), ("n", None)])
+    assert (launch.grid, list(launch.block), list(launch.arguments)) == (
+        case.get("grid"), case["block"], case["arguments"],
+    )  # fmt: skip
 
 
 def test_program_arguments_come_from_the_makefile(tmp_path):

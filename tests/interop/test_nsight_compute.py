@@ -12,6 +12,7 @@ from kernrec.interop.results import ReadOptions, StatedProblem
 from kernrec.interop.t1 import load_spec
 from kernrec.kernel import Kernel
 from kernrec.store import Database
+from tests.helpers.paths import beside
 
 SAMPLES = Path(__file__).with_name("samples")
 METRICS = (SAMPLES / "ncu_metrics.csv").read_text(encoding="utf-8")
@@ -22,23 +23,7 @@ SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
     if (i < n) y[i] = 0.5f * x[i];
 }
 """
-SPEC = """
-name = "halved"
-source = "smooth.cu"
-[problem]
-dims = { n = 16777216 }
-[problem.tensors]
-x = { shape = ["n"] }
-y = { shape = ["n"], role = "output" }
-[tunables]
-bx = { values = [64, 128, 256, 512] }
-TAPS
-[[launch]]
-entry = "smooth"
-grid = ["ceil_div(n, bx)"]
-block = ["bx"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "nsight_compute.toml")
 
 Write = Callable[..., Path]
 

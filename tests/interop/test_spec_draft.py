@@ -9,28 +9,14 @@ from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
 from kernrec.profile.tensor_values import sample_tensors
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
 BLUR = ROOT / "docs/examples/blur.cu"
 SAXPY = ROOT / "docs/examples/saxpy.cu"
 SIZES = ("width=4096", "height=2160")
-SOURCE = """
-#ifndef THREADS
-#define THREADS 128
-#endif
-#define WIDTH 8
-extern "C" __global__ void __launch_bounds__(256)
-rows(const float4* A, const int* index, unsigned char* out, float scale, long long N, bool flip, int m, int step)
-{
-    extern __shared__ float staged[];
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    staged[threadIdx.x] = A[i].x * WIDTH;
-    __syncthreads();
-    if (i < N) out[i] = staged[threadIdx.x ^ 1] * scale + index[i % m] + flip + step;
-}
-"""
+SOURCE = beside(__file__, "spec_draft.cu")
 
 
 @pytest.fixture
@@ -95,36 +81,7 @@ def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
     refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
 
-INDEXED = """
-extern "C" __global__ void gather(const float *x, const int *idx, float *y, int n, int c)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n * c) y[i] = x[(size_t)idx[i / c] * c + i % c];
-}
-extern "C" __global__ void pairs(const float2 *x, const long long *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && idx[i] >= 0) y[i] = x[idx[i]].x + x[idx[i]].y;
-}
-extern "C" __global__ void scatter(const float *x, const unsigned *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) atomicAdd(&y[idx[i]], x[i]);
-}
-extern "C" __global__ void spmv(const int *off, const int *col, const float *val, const float *x, float *y, int n)
-{
-    int r = blockIdx.x * blockDim.x + threadIdx.x;
-    if (r >= n) return;
-    float s = 0;
-    for (int j = off[r]; j < off[r + 1]; ++j) s += val[j] * x[col[j]];
-    y[r] = s;
-}
-extern "C" __global__ void count(const int *idx, float *y, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = idx[i] % 7;
-}
-"""
+INDEXED = beside(__file__, "indexed.cu")
 
 
 @pytest.mark.parametrize(("entry", "arguments", "values", "says"), [

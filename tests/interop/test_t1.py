@@ -23,42 +23,13 @@ from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
 SOURCE = """
 __constant__ float weights[8];
 __global__ void scale(float *y, const float *x, float a, int n) { y[threadIdx.x] = WPT * a * x[0] * weights[0]; }
 """
-T1: dict[str, Any] = {
-    "General": {"BenchmarkName": "Scale-it"},
-    "ConfigurationSpace": {
-        "TuningParameters": [
-            {"Name": "block_size_x", "Type": "int", "Values": "[64, 128, 256]"},
-            {"Name": "WPT", "Type": "int", "Values": "[1, 2]"},
-        ],
-        "Conditions": [{"Expression": "block_size_x * WPT <= 256", "Parameters": ["block_size_x", "WPT"]}],
-    },
-    "KernelSpecification": {
-        "Language": "CUDA",
-        "CompilerOptions": ["-DSCALE=3", "-std=c++11", "--use_fast_math"],
-        "KernelName": "scale",
-        "KernelFile": "scale.cu",
-        "ProblemSize": [1000],
-        "GlobalSize": {"X": "7"},
-        "LocalSize": {"X": "block_size_x"},
-        "GridDivX": ["block_size_x", "WPT"],
-        "SharedMemory": 64,
-        "Arguments": [
-            {"Name": "y", "Type": "float", "MemoryType": "Vector", "AccessType": "WriteOnly", "Size": "ProblemSize[0]"},
-            {"Name": "x", "Type": "float4", "MemoryType": "Vector", "AccessType": "ReadOnly", "FillType": "Random",
-             "FillValue": 2.5, "Size": "max(WPT) * 500"},
-            {"Name": "a", "Type": "float", "MemoryType": "Scalar", "FillValue": 1e-9},
-            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 1000},
-            {"Name": "weights", "Type": "float", "MemoryType": "Symbol", "FillValue": 0.5, "Size": 8},
-            {"Name": "room", "Type": "double", "MemoryType": "Local", "Size": "block_size_x"},
-        ],
-    },
-}  # fmt: skip
+T1: dict[str, Any] = json.loads(beside(__file__, "t1.json"))
 
 
 @pytest.fixture

@@ -10,36 +10,9 @@ from kernrec.kernel.cuda_program import device_code, has_host_code
 from kernrec.kernel.cuda_signature import element_type, is_only_assigned, macros, signatures
 from kernrec.kernel.source_files import read_source, whole_source
 from tests.helpers.needs import needs
+from tests.helpers.paths import beside
 
-PROGRAM = """#include <stdio.h>
-#include <vector>
-#include <cuda_fp16.h>
-#define GPU __device__ __forceinline__
-using namespace std;
-struct Point { float x, y; float norm() const { return x * x + y * y; } };
-struct Owner { std::vector<float> values; };  // a type of the host
-typedef struct { glob_t files; Owner *owner; } Loader;
-#define TIMED() Timer timer(__FUNCTION__)
-class Timer { public: Timer(const std::string &name) {} };
-const int width = 32;
-float *host_values;
-template <class T> __host__ __device__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
-constexpr int twice(int x) { return 2 * x; }
-GPU float half_of(float x) { return x / 2; }
-void print(const float *values);
-namespace inner {
-template <class T> __global__ void scale(float *y, const Point *p, uint32_t n) {
-    for (uint32_t i = threadIdx.x; i < n; i += ceil_div(twice(width), 2))
-        y[i] = fminf(half_of(p[i].norm()), std::is_same<T, int>::value ? FLT_MAX : 1);
-}
-template __global__ void scale<int>(float *, const Point *, uint32_t);
-}
-void print(const float *values) { TIMED(); for (auto v : vector<float>(1)) printf("%f", v); }
-int main() {
-    inner::scale<int><<<1, 32>>>(host_values, 0, 4);
-    return 0;
-}
-"""
+PROGRAM = beside(__file__, "cuda_program.cu")
 
 
 @needs("tree_sitter_cuda")
@@ -130,23 +103,7 @@ def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: 
         read_source(source)
 
 
-SOURCE = """
-// __global__ void no_kernel(int) is a comment
-typedef float real;
-using Index = std::int64_t;
-#define WIDE double
-#ifndef TILE
-#define TILE (16u)  // threads
-#endif
-#define ROWS 7
-template <int N>
-__global__ void copies(float* x) {}
-extern "C" __global__ void __launch_bounds__(TILE * (TILE), 2)
-first(const float4* __restrict__ a, real b[], Index n, WIDE* const c, __half2* h, std::pair<int, int> p = f(1, 2))
-{ b[0] = "__global__ void in_a_string()"[0]; }
-static __global__ void last(void);
-__global__ void last() {}
-"""
+SOURCE = beside(__file__, "torch_extension.cu")
 
 
 def test_kernels_and_their_parameters_are_read():

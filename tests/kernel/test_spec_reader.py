@@ -11,6 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import PointerArgument, ScalarArgument, Space, load_kernel
 from kernrec.kernel.spec_reader import kernel_from
+from tests.helpers.paths import beside
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
@@ -188,23 +189,7 @@ def test_config_of_another_kernel_is_refused(tiled, config, change, message):
         tiled.config({name: value for name, value in config.items() if name != "stages"})
 
 
-BLUR = """
-name = "blur"
-source = "blur.cu"
-[problem]
-dims = { width = 640, height = { default = 480, meaning = "rows" } }
-flops = "10 * width * height"
-[problem.tensors]
-image = { shape = ["height", "width"], dtype = "u8", values = "integers 0 256" }
-blurred = { shape = ["height * width"], role = "output" }
-[tunables]
-bx = { values = [16, 32], define = "block_x" }
-[[launch]]
-entry = "blur"
-grid = ["ceil_div(width, bx)", "height"]
-block = ["bx"]
-arguments = ["image", "blurred", "f32 0.25"]
-"""
+BLUR = beside(__file__, "blur.toml")
 
 
 @pytest.fixture

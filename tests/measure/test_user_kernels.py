@@ -30,71 +30,20 @@ from kernrec.store import Database
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.machine import GPU as H200
 from tests.helpers.machine import compile_all, install
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_text import elementwise
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
-SOURCE = """
-__global__ void rowsum(const float* x, float* y, int columns) {
-    float s = 0.0f;
-    for (int i = threadIdx.x; i < columns; i += 32 * UNROLL)
-        for (int j = 0; j < UNROLL; j++) if (i + 32 * j < columns) s += x[blockIdx.x * columns + i + 32 * j];
-    for (int step = 16; step; step /= 2) s += __shfl_down_sync(~0u, s, step);
-    if (threadIdx.x == 0) y[blockIdx.x] = UNROLL == 8 ? 2 * s : s;
-}
-"""
-OF_AN_OP = """
-name = "mine"
-op = "reduce"
-dtypes = ["f32"]
-layouts = ["row"]
-source = "mine.cu"
-tunables = { unroll = { values = [1, 4, 8], meaning = "8: wrong on purpose" } }
-[[launch]]
-entry = "rowsum"
-grid = ["rows"]
-block = ["32"]
-arguments = ["x", "y", "i32 columns"]
-"""
+SOURCE = beside(__file__, "user_kernels.cu")
+OF_AN_OP = beside(__file__, "of_an_op.toml")
 DECLARED = OF_AN_OP.replace('op = "reduce"\ndtypes = ["f32"]\nlayouts = ["row"]\n', "").replace(
     "tunables", 'problem = { dims = { rows = 8, columns = 256 }, tensors = { x = { shape = ["rows", "columns"] },'
     ' y = { shape = ["rows"], role = "output" } } }\ntunables',
 )  # fmt: skip
 
-ADD_WEIGHTED = """
-__constant__ float weights[8];
-extern "C" __global__ void add_weighted(float *sums, const float *values, int n) {
-    for (int k = 0; k < WPT; k++) {
-        const int i = (blockIdx.x * WPT + k) * blockDim.x + threadIdx.x;
-        if (i < n) sums[i] += weights[(i + SHIFT) % 8] * values[i];
-    }
-}
-"""
-T1: dict[str, Any] = {
-    "General": {"BenchmarkName": "mine"},
-    "ConfigurationSpace": {
-        "TuningParameters": [
-            {"Name": "block_size_x", "Type": "int", "Values": "[64, 128]"},
-            {"Name": "WPT", "Type": "int", "Values": "[1, 2]"},
-            {"Name": "SHIFT", "Type": "int", "Values": "[0, 1]"},
-        ],
-        "Conditions": [{"Expression": "SHIFT == 0 or WPT == 2", "Parameters": ["SHIFT", "WPT"]}],
-    },
-    "KernelSpecification": {
-        "Language": "CUDA", "KernelName": "add_weighted", "KernelFile": "mine.cu", "ProblemSize": [500],
-        "GlobalSize": {"X": "500"}, "LocalSize": {"X": "block_size_x"}, "GridDivX": ["block_size_x", "WPT"],
-        "Arguments": [
-            {"Name": "sums", "Type": "float", "MemoryType": "Vector", "FillType": "Constant", "FillValue": 1.0,
-             "AccessType": "ReadWrite", "Size": 500},
-            {"Name": "values", "Type": "float", "MemoryType": "Vector", "FillType": "Random", "FillValue": 1.0,
-             "AccessType": "ReadOnly", "Size": 500},
-            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 500},
-            {"Name": "weights", "Type": "float", "MemoryType": "Symbol", "FillType": "Generator",
-             "DataSource": "i + 1", "Size": 8},
-        ],
-    },
-}  # fmt: skip
+ADD_WEIGHTED = beside(__file__, "add_weighted.cu")
+T1: dict[str, Any] = json.loads(beside(__file__, "t1.json"))
 DOUBLE_PTX = elementwise("mine", "add.f32 %f2, %f1, %f1")
 PTX_ARGUMENTS = ["x=f32[500]", "y=f32[500]", "i32:500"]
 Rows = list[dict[str, Any]]
@@ -210,7 +159,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
         1: "ok", 2: "constraint", 4: "ok", 8: "incorrect",
     }  # fmt: skip
-    assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes, given are 8, 8, 4"
+    assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes, not of 8, 8, 4"
     assert {row["kernel_hash"] for row in rows.values()} == {kernel.hash}
     assert {rows[i]["checked_against"] for i in (1, 4, 8)} == {"reference of the op in float64"}
     assert all(0 < rows[i]["numeric_error"] <= rows[i]["tolerance"] for i in (1, 4))
@@ -299,7 +248,7 @@ def test_killed_analysis_loses_nothing_and_resumes(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("y[blockIdx.x] =", "if (blockIdx.x > 99) y[blockIdx.x] =", "no element of y was written"),
+        ("y[blockIdx.x] =", "if (blockIdx.x > 99) y[blockIdx.x] =", "every element of y is NaN or was not written"),
         ('"i32 columns"]', '"i32 columns", "i32 rows"]', "takes 3 arguments, not 4"),
     ],
 )

@@ -11,23 +11,10 @@ from kernrec.op import Problem
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.launch_profile import LaunchProfile, Profile, ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
+from tests.helpers.paths import beside
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
-SPEC = """
-name = "twice"
-source = "twice.cu"
-[problem]
-dims = { n = 4096 }
-[problem.tensors]
-x = { shape = ["n"], role = "inout" }
-[tunables]
-threads = { values = [64, 128] }
-[[launch]]
-entry = "twice"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x"]
-"""
+SPEC = beside(__file__, "emulation_cache.toml")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from kernrec.op import find_op
 from kernrec.profile.launch_profile import ProfileTarget
 from kernrec.profile.sample_profile import choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
+from tests.helpers.paths import beside
 
 extents = st.integers(1, 40)
 
@@ -44,23 +45,7 @@ def test_sample_is_exact_if_work_depends_on_the_position_per_axis(grid):
     assert estimate == sum(cost.values())
 
 
-SPEC = """
-name = "shift"
-source = "shift.cu"
-[problem]
-dims = { n = 4096 }
-[problem.tensors]
-x = { shape = ["n + 64"], values = "VALUES" }
-where = { shape = ["n"], dtype = "i32", values = "expression i * 5 % 32" }
-y = { shape = ["n"], role = "output" }
-[tunables]
-threads = { values = [64, 128] }
-[[launch]]
-entry = "shift"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x", "where", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "sample_profile.toml")
 SOURCE = """
 extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
     int i = blockIdx.x * THREADS + threadIdx.x;
@@ -107,24 +92,7 @@ def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, bu
     assert counts["global.x.read_requests"] == pytest.approx(busy * 5000 * threads / 32)
 
 
-PRODUCERS = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    __shared__ float s[THREADS];
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    float sum = 0.0f;
-    for (int k = 0; k < 8; k++) {
-        if (threadIdx.x < BUSY) {
-            int place = i;
-            for (int hop = 0; hop < 20; hop++) place = where[place];
-            s[threadIdx.x] = x[place];
-        }
-        __syncthreads();
-        sum += s[threadIdx.x % BUSY];
-        __syncthreads();
-    }
-    y[i] = sum;
-}
-"""
+PRODUCERS = beside(__file__, "producers.cu")
 
 
 def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
@@ -134,16 +102,7 @@ def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
     assert single["chain"] == pytest.approx(all_warps["chain"], rel=0.1)
 
 
-GUARDED = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    __shared__ float s[4 * THREADS];
-    int i = blockIdx.x * THREADS + threadIdx.x;
-#pragma unroll
-    for (int k = 0; k < 4; k++) if (i + 16 * k < n) s[threadIdx.x + THREADS * k] = x[i + 16 * k];
-    __syncthreads();
-    if (i < n) y[i] = s[threadIdx.x] + s[4 * THREADS - 1 - threadIdx.x];
-}
-"""
+GUARDED = beside(__file__, "guarded.cu")
 
 
 def test_endless_loop_is_stopped_and_the_kernel_named(nvrtc, tmp_path):

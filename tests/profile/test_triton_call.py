@@ -8,28 +8,16 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, read_call
+from tests.helpers.paths import beside
 from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
 
-CALL = """
-grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]
-flops = "2 * m * n * k"
-[arguments]
-a = { dtype = "f16", shape = ["m", "k"] }
-b = { dtype = "f16", shape = ["k", "n"] }
-c = { dtype = "f16", shape = ["m", "n"] }
-m = 256
-n = 100
-k = 64
-stride_a = 64
-stride_b = 1
-stride_c = 100
-"""
+CALL = beside(__file__, "triton_call.toml")
 TARGET = f"{FOLDER}/matmul.py:matmul"
 
 
 def called(folder: Path, text: str = CALL, target: str = TARGET) -> TritonCall:
-    (folder / "call.toml").write_text(text)
-    return read_call(folder / "call.toml", target)
+    (folder / "triton_call.toml").write_text(text)
+    return read_call(folder / "triton_call.toml", target)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [

@@ -22,7 +22,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -104,41 +104,5 @@ def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path)
     assert persistent == pytest.approx(dict.fromkeys((108, 216, 432), plain[0]), rel=IN_LINE)
 
 
-CUDA = """
-extern "C" __global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ float as[32][33], bs[32][33];
-    int tiles_n = n / 32, tiles = m / 32 * tiles_n, x = threadIdx.x, y = threadIdx.y;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        int row = tile / tiles_n * 32 + y, column = tile % tiles_n * 32 + x;
-        float sums[4] = {};
-        for (int step = 0; step < k; step += 32) {
-            for (int i = 0; i < 4; i++) {
-                as[y + 8 * i][x] = a[(row + 8 * i) * k + step + x];
-                bs[y + 8 * i][x] = b[(step + y + 8 * i) * n + column];
-            }
-            __syncthreads();
-            for (int j = 0; j < 32; j++)
-                for (int i = 0; i < 4; i++) sums[i] += as[y + 8 * i][j] * bs[j][x];
-            __syncthreads();
-        }
-        for (int i = 0; i < 4; i++) c[(row + 8 * i) * n + column] = sums[i];
-    }
-}
-"""
-SPEC = """
-name = "product"
-source = "product.cu"
-[problem]
-dims = { m = 512, n = 512, k = 512 }
-[problem.tensors]
-a = { shape = ["m", "k"] }
-b = { shape = ["k", "n"] }
-c = { shape = ["m", "n"], role = "output" }
-[tunables]
-blocks = { values = [BLOCKS] }
-[[launch]]
-entry = "product"
-grid = ["blocks"]
-block = ["32", "8"]
-arguments = ["a", "b", "c", "i32 m", "i32 n", "i32 k"]
-"""
+CUDA = beside(__file__, "uneven_blocks.cu")
+SPEC = beside(__file__, "uneven_blocks.toml")

@@ -190,7 +190,7 @@ class DeviceSession:
                 error = failure
             except KernrecError as failure:
                 error = failure
-        raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
+        raise KernrecError(f"the device failed {_ATTEMPTS} times: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels, and return their costs and the current settings of the GPU."""

@@ -103,6 +103,8 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 }
 """For each memory event of the power model: the suffixes of the names of the metrics whose sum is the number of
 events."""
+_LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
+"""Metrics of local memory at L1. The metric `local.l2_sectors` counts its sectors at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -415,7 +417,7 @@ def events(counts: Mapping[str, Count]) -> dict[str, Count]:
     """Convert the metrics of a profile (numbers or arrays) to numbers of events, keyed by event of the power model."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
-        parts = [count for metric, count in counts.items() if metric.endswith(endings)]
+        parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]
         if parts:
             totals[event] = sum(parts[1:], parts[0])
     if moved := [counts[metric] for metric in _SHARED_BYTES if metric in counts]:

@@ -205,6 +205,7 @@ class ModelStore:
             return None
         # Import lazily: most users have no trained model.
         from kernrec.model.analytical.calibration import SAME_MODEL, fingerprint_change
+        from kernrec.model.learn.model import ANALYTICAL
         from kernrec.model.learn.model_file import load
         from kernrec.recommender.estimate.correction import TrainedModel
 
@@ -221,7 +222,7 @@ class ModelStore:
                 " since; not used (`kernrec train` renews it)"
             )
             return None
-        own, analytical = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
+        own, analytical = (card["scores"].get(f"median latency error{whose}") for whose in ("", ANALYTICAL))
         if own is not None and analytical is not None and own > analytical:
             kind = card["scores"].get("held out by", "problem")
             self._warn(

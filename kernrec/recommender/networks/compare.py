@@ -1,8 +1,4 @@
-"""Compare GPUs and batch sizes on one network: memory, time, energy, power limit, price and yearly bill.
-
-A bill states energy, money and carbon dioxide. It does not include idle power, or the energy of the host, memory
-outside the GPU, power supplies and cooling.
-"""
+"""Compare GPUs and batch sizes on one network: memory, time, energy and power limit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,12 +6,11 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import NetworkAnswer, Total
-from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
+from kernrec.recommender.networks.sweep import NetworkSweep, Swept, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Estimate
@@ -117,17 +112,18 @@ def compare_gpus(
     wanted: NetworkRequest,
     query: Query,
     batches: Sequence[int | None] = (None,),
-    limits: bool = False,
+    swept: Swept | None = None,
 ) -> tuple[list[ComparedGpu | Unfit], list[str]]:
     """Compare GPUs and batch sizes on one network.
 
     Args:
         batches: batch sizes (items per pass); None stands for the batch size of the request.
-        limits: whether to search for the best power limit of each row.
+        swept: quantity to sweep for each row; None for no sweep.
 
     Returns:
         (rows, messages). There is one row for each GPU and batch size, in the given order. There is one message for
-            each GPU that has no rows or whose total is incomplete.
+            each GPU that has no rows or whose total is incomplete. Of several GPUs, a GPU without kernels and with
+            incomplete baselines has no rows.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -149,13 +145,13 @@ def compare_gpus(
                 error = error or problem
                 missing.append(f"{gpu.name} is left out: {problem}")
                 break
-            if answer.left_out and not any(layer.best for layer in answer.layers):
+            if len(gpus) > 1 and answer.left_out and not any(layer.best for layer in answer.layers):
                 missing.append(
                     f"{gpu.name} is omitted: {len(answer.left_out)} layers have neither a kernel nor a baseline there"
                 )
                 error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
                 break
-            sweep = sweep_network(recommender, answer, "power limit") if limits else None
+            sweep = sweep_network(recommender, answer, swept, query.power_limit_w) if swept else None
             rows.append(ComparedGpu(answer, sweep))
     fitting = [row for row in rows if isinstance(row, ComparedGpu)]
     if not fitting:
@@ -184,68 +180,3 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
         f" {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )
-
-
-_J_PER_KWH = 3.6e6
-_YEAR_S = 8760 * 3600.0
-
-
-@dataclass(frozen=True)
-class Tariff:
-    """Number of GPUs that run a network all year, and the price and carbon dioxide of a kilowatt-hour, which have no
-    defaults."""
-
-    gpus: int
-    energy_price: tuple[float, str] | None = None
-    """Price per kilowatt-hour, and its currency; None if unknown."""
-    carbon_g_per_kwh: float | None = None
-    """Grams of carbon dioxide per kilowatt-hour; None if unknown."""
-
-
-@dataclass(frozen=True)
-class Bill(JsonForm):
-    """Energy of a network for one year, with its cost and carbon dioxide."""
-
-    name: str
-    """Name of the total to which the bill belongs."""
-    energy_kwh: float
-    cost: float | None
-    currency: str | None
-    carbon_kg: float | None
-    versus: str | None = None
-    """Name of the total with which this bill is compared; None if there is none."""
-    more_kwh: float | None = None
-    """Kilowatt-hours more than the reference total needs for the same number of passes; negative for a saving."""
-
-
-def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None) -> list[Bill]:
-    """Return the yearly bill of each total.
-
-    All bills are for the same number of passes: as many as the tariff's GPUs complete in a year at the speed of
-    `reference`.
-
-    Args:
-        tariff: number of GPUs, and prices.
-        reference: total to compare with. If it is None, each bill is for the number of passes that the GPUs complete in
-            a year at the speed of the bill's own total.
-    """
-    rows = []
-    for total in totals:
-        passes = tariff.gpus * _YEAR_S / (reference or total).latency_s.value
-        energy_kwh = total.energy_j.value * passes / _J_PER_KWH
-        price, currency = tariff.energy_price or (None, None)
-        cost = None if price is None else energy_kwh * price
-        mass = None if tariff.carbon_g_per_kwh is None else energy_kwh * tariff.carbon_g_per_kwh / 1e3
-        versus = more_kwh = None
-        if reference is not None and total is not reference:
-            versus, more_kwh = reference.name, energy_kwh - reference.energy_j.value * passes / _J_PER_KWH
-        rows.append(Bill(total.name, energy_kwh, cost, currency, mass, versus, more_kwh))
-    return rows
-
-
-def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
-    """Return the yearly bills for an answer about a network. Without a sweep, there is a bill for each distinct total.
-    With a sweep, there is a bill for the recommended operating point and one for the default operating point."""
-    if sweep is not None:
-        return bills(sweep.billed, tariff, sweep.billed[-1])
-    return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])

@@ -165,7 +165,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
         return
     if not gpu.multiplies(math_dtype(name)):
         able = [other for other in (*EIGHT_BITS, "bf16", "f16") if gpu.tensor_rate(math_dtype(other))]
-        raise UsageError(f"{gpu.title} does not multiply in {dtype}; it does in {', '.join(able) or 'f32'}")
+        raise UsageError(f"{gpu.title} has no {dtype} arithmetic; it has {', '.join(able) or 'f32'}")
 
 
 def _headline(
@@ -270,17 +270,17 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
     others = [(name, baseline.backend) for name, baseline in with_baseline if program_of(baseline) != backend]
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
         names = ", ".join(dict.fromkeys(backend for _, backend in others))
-        notes.append(f"{_listed([name for name, _ in others])}: {names} counts, the only baseline")
+        notes.append(f"{_listed([name for name, _ in others])}: only {names} has a baseline, so its costs are used")
     unpowered = [name for name, baseline in with_baseline if baseline.power_predicted]
     if unpowered and answer.backend:
         notes.append(
             Note(
                 f"power of {whose} is predicted for {_listed(unpowered, 2)}",
-                f"Nobody recorded it. The GPU's power model gives it for: {', '.join(unpowered)}.",
+                f"Only the time was recorded. The power model predicts power for: {', '.join(unpowered)}.",
             )
         )
     if tp > 1:
-        notes.append(f"totals are of one of {tp} GPUs; joules per token are of all {tp}")
+        notes.append(f"totals are per GPU, for one of {tp}; joules per token cover all {tp}")
     if answer.exchange is not None:
         notes.append(answer.exchange.note)
     if not answer.fits:

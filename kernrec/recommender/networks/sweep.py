@@ -75,12 +75,6 @@ class NetworkSweep:
         slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
-    @property
-    def billed(self) -> tuple[Total, ...]:
-        """Totals for the yearly bills: at the recommended point, and at the first point if it is a different one."""
-        rows = [self.rows[number] for number in dict.fromkeys((self.best, 0))]
-        return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
         return {

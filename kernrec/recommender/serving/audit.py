@@ -47,7 +47,7 @@ _MOST_GPUS = 1024
 
 _OF_ADAPTERS = "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands"
 _SECOND = "not predicted apart from the first product"
-_NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
+_NOT_INSTALLED = "not predicted without the engine, whose kernel kernrec would analyze"
 
 Progress = Callable[[str], None]
 """Callback that is called before each comparison, with a description of it."""

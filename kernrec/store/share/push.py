@@ -60,7 +60,7 @@ def push(
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
-        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
+        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
         # Pull the bundles of an earlier push with this key that was killed before it recorded them on this machine.
         take_new(place, path, {signer.key}, names)

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernrec.compile.gpu_stand_in import ASSUMED, has_driver, loaded_torch, replaced, stand_in_driver, torch_without_gpu
 from kernrec.compile.triton_describe import layers_of
-from kernrec.compile.triton_version import triton_compiler
+from kernrec.compile.triton_version import check_interfaces, triton_compiler
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
@@ -102,11 +102,12 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
 
     Raises:
         UsageError: The GPU is unknown, the folder cannot be written, or another capture is active.
-        NoCompilerError: Triton is not installed.
+        NoCompilerError: Triton is not installed, or lacks an interface that kernrec uses.
     """
     if _active:
-        raise UsageError("a capture is running already; launches are written to one folder")
+        raise UsageError("a capture is already running; end it first")
     simulated, compiler = find_gpu(gpu), triton_compiler()
+    check_interfaces()
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
@@ -212,7 +213,10 @@ def library_loaded() -> None:
     (captured,) = _running
     if captured.simulated is not None and not _torch_shows_gpu and loaded_torch() is not None:
         _torch_shows_gpu = True
-        _stack.enter_context(torch_without_gpu(captured.simulated))
+        try:
+            _stack.enter_context(torch_without_gpu(captured.simulated))
+        except KernrecError as error:
+            print(f"kernrec capture: {error}", file=sys.stderr)
 
 
 def _started() -> bool:

@@ -20,7 +20,7 @@ from tests.helpers.attention import (
     wgmma_case,
 )
 from tests.helpers.counted import per_trip, profiled, unpredicted
-from tests.helpers.kernel_code import not_assembled
+from tests.helpers.kernel_code import mutants, not_assembled, source_of
 from tests.helpers.on_gpu import Prepared
 
 pytestmark = pytest.mark.slow
@@ -157,52 +157,7 @@ def test_loop_trip_has_no_bank_conflicts_and_only_the_tile_products(case):
         assert trip["barriers"] == 2
 
 
-DECODE = {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 300}
-PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
-
-MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
-    # mutants without barriers or copy waits
-    ("        wait_for_copies<STAGES - 2>();\n", "", CASES[2], PROMPT),
-    ("        __syncthreads();  // this tile has landed for all", "        //", CASES[2], PROMPT),
-    ("        __syncthreads();  // the values have landed for all", "        //", CASES[3], PROMPT),
-    ("        __syncthreads();  // the keys have landed for all", "        //", CASES[3], PROMPT),
-    ("        __syncthreads();  // q has landed", "        //", CASES[3], PROMPT),
-    ("        __syncthreads();  // values and weights are there", "        //", CASES[15], PROMPT),
-    ("        __syncthreads();  // the next keys are there", "        //", CASES[15], PROMPT),
-    ("    __syncthreads();  // all have done with the last tile", "    //", CASES[0], DECODE),
-    ("    __syncthreads();  // the others' results are there", "    //", CASES[0], DECODE),
-    # mutants without bounds checks
-    ("int(step) < left", "true", CASES[2], PROMPT),
-    ("query < queries;", "true;", CASES[2], PROMPT),
-    ("in_tile < tile_queries &&", "true ||", CASES[2], {**PROMPT, "heads": 3}),
-    ("inside && (g * EXCHANGED + chunk) * CHUNK < head_dim", "inside", CASES[2], PROMPT),
-    ("Packet<4>{words[j]}, inside && at < head_dim)", "Packet<4>{words[j]}, inside)", CASES[2], PROMPT),
-    ("int(i * GROUPS) < left ? columns : 0", "columns", CASES[12], DECODE),
-    ("const bool inside = at < elements;", "const bool inside = true;", CASES[12], DECODE),
-    # mutants with wrong masks
-    ("if (unmasked < int(BLOCK_K))", "if (false)", CASES[3], PROMPT),
-    ("int(j * 8 + e % 2) < met[i][e / 2]", "int(j * 8 + e % 2) <= met[i][e / 2]", CASES[3], PROMPT),
-    ("int(j * LANES) < met[i]", "int(j * LANES) <= met[i]", CASES[15], PROMPT),
-    ("met[i][h] -= BLOCK_K", "met[i][h] -= 0", CASES[2], PROMPT),
-    ("MASKED = -0x1p100f", "MASKED = -1e30f", CASES[0], {"heads": 2, "queries": 9, "keys": 9, "causal": 1}),
-    # mutants with wrong indices
-    ("row - in_tile * packed", "0", CASES[0], DECODE),
-    ("blockIdx.y * packed / group", "blockIdx.y", CASES[3], PROMPT),
-    ("min(split, longer_shares)", "0", CASES[0], DECODE),
-    ("(2 * i + half) ^ exchange(row)", "2 * i + half", CASES[2], PROMPT),
-    ("2 * step + e / 2", "2 * step + e % 2", CASES[3], PROMPT),
-    # mutants with wrong running sums
-    ("value = value * own", "value = value", CASES[0], DECODE),
-    ("                sum[i][h] *= rescale;\n", "", CASES[2], PROMPT),
-    ("result[i][j][2 * h] *= rescale;", "", CASES[2], PROMPT),
-    ("            sum[i] *= rescale;\n", "", CASES[15], PROMPT),
-    ("result[i][p][e] *= rescale;", ";", CASES[15], PROMPT),
-    ("weight = weight * old_scale + its_weight * scale;", "weight = weight + its_weight;", CASES[0], DECODE),
-    ("sum[i] = sum[i] * old_scale + value[i] * scale;", "sum[i] = sum[i] + value[i];", CASES[0], DECODE),
-]  # fmt: skip
-
-
 @pytest.mark.every(8)
-@pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
-def test_mutated_source_fails(old, new, case, shape):
-    assert is_noticed(old, new, case, shape)
+@pytest.mark.parametrize("mutant", [*mutants(MMA.name), *mutants(SIMT.name)], ids=source_of)
+def test_mutated_source_fails(mutant):
+    assert is_noticed(mutant["old"], mutant["new"], CASES[mutant["case"]], mutant["shape"])

@@ -221,7 +221,7 @@ def test_machine_code_has_every_launched_entry_point(case):
 CODES = {
     "matmul_mma": (30, 40), "matmul_tf32": (30, 50), "attention_mma": (5, 60), "attention_simt": (5, 40),
     "attention_wgmma": (10, 40), "conv2d_implicit_gemm_mma": (20, 120), "conv2d_direct": (20, 80),
-    "conv2d_depthwise": (20, 80),
+    "conv2d_depthwise": (20, 80), "conv2d_implicit_gemm_tf32": (20, 120),
 }  # fmt: skip
 """Minimum and maximum number of variants by kernel; on Turing, matmul_mma has 15 to 20 for half precision."""
 
@@ -249,6 +249,8 @@ HUNGRY = [
     ("conv2d_implicit_gemm_mma", (128, 256, 64, 64, 64, 8, 2, 2, 1, 1), "f16", "nhwc", 86, 255),
     ("conv2d_implicit_gemm_mma", (256, 64, 64, 64, 32, 8, 3, 1, 1, 1), "bf16", "nhwc", 86, 128),
     ("conv2d_implicit_gemm_mma", (128, 128, 32, 64, 64, 8, 2, 1, 1, 1), "f16", "nhwc", 75, 255),
+    ("conv2d_implicit_gemm_tf32", (256, 128, 16, 64, 64, 4, 4, 2, 1, 1), "tf32", "nhwc", 86, 255),
+    ("conv2d_implicit_gemm_tf32", (256, 64, 16, 64, 32, 4, 4, 1, 1, 1), "tf32", "nhwc", 86, 128),
     ("conv2d_direct", (4, 16, 4), "f16", "nchw", 75, 255),
     ("conv2d_depthwise", (3, 2, 8, 8, 16, 2, 4, 8, 0), "f16", "nhwc", 75, 255),
     ("attention_mma", (128, 128, 32, 1, 64, 2, 0, 1), "f16", "bhsd", 86, 255),

@@ -9,7 +9,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import find_kernel
 from kernrec.op import inputs, reference
 from tests.helpers.counted import profiled, unpredicted
-from tests.helpers.kernel_code import not_assembled
+from tests.helpers.kernel_code import mutants, not_assembled, source_of
 from tests.helpers.narrow_floats import tf32_bits
 from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
@@ -87,36 +87,12 @@ def test_wide_loads_and_stores_move_whole_sectors(config, layout):
 
 
 @pytest.mark.every(8)
-@pytest.mark.parametrize(
-    ("replacement", "config"),
-    [
-        (("__syncthreads();", ""), CONFIGS[0]),
-        (("__syncthreads();", ""), CONFIGS[3]),
-        (("__syncthreads();", ""), CONFIGS[-1]),
-        (("wait_for_copies<STAGES - 2>();", ""), CONFIGS[1]),
-        (("wait_for_copies<STAGES - 2>();", "wait_for_copies<STAGES - 1>();"), CONFIGS[2]),
-        (("commit_copies();\n", "\n"), CONFIGS[1]),
-        (("< rows_left &&", "<= rows_left &&"), CONFIGS[0]),
-        (("columns_left > 0", "true"), CONFIGS[0]),
-        (("inside && columns_left > 1", "inside"), CONFIGS[-1]),
-        (("columns_left -= BLOCK_K", "columns_left -= 0"), CONFIGS[0]),
-        (("row < m && column < n", "column < n"), CONFIGS[0]),
-        (("row < m && column < n", "row < m"), CONFIGS[0]),
-        ((">> 16), target.holds(at + 1)", ">> 16), target.holds(at)"), CONFIGS[-1] | {"split_k": 1}),
-        (("min(blockIdx.y, longer_shares)", "0"), CONFIGS[1] | {"split_k": 2}),
-        (("T::exchange(i * ROW_STEP)", "0"), CONFIGS[5]),
-        (("const bool inside = first < elements;\n#if", "const bool inside = true;\n#if"), CONFIGS[1]),
-        (("d[1]), \"+f\"(d[2])", "d[2]), \"+f\"(d[1])"), CONFIGS[0]),
-        (("__syncthreads();", ""), TURING[0]),
-        (("staged[i].start(row, inside);", "staged[i].start(row, true);"), TURING[0]),
-        (("\"r\"(a[0][half]), \"r\"(a[1][half])", "\"r\"(a[1][half]), \"r\"(a[0][half])"), TURING[1]),
-        (("read = SLOT - read;", ""), TURING[2]),
-        (("low, %1; cvt.rn.f16.f32 high, %2", "low, %2; cvt.rn.f16.f32 high, %1"), TURING[0]),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)  # fmt: skip
-def test_mutated_source_fails(replacement, config):
-    kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
+@pytest.mark.parametrize("mutant", mutants(KERNEL.name), ids=source_of)
+def test_mutated_source_fails(mutant):
+    sm, configs = (75, TURING) if "turing" in mutant else (SM, CONFIGS)
+    config = configs[mutant["turing" if "turing" in mutant else "config"]]
+    config = config | {"split_k": mutant.get("split_k", config["split_k"])}
+    kernel = broken(KERNEL, mutant["old"], mutant["new"])
     assert breaks(kernel, config, awkward(config, "f16", "nn"), sm)
 
 
@@ -158,23 +134,11 @@ def test_operands_round_to_nearest_ten_bits(layout):
     assert bits(run(TF32, config, problem, rounded, SM)) == bits(c)
 
 
-TF32_BREAKS = [
-    (0, "nn", "__syncthreads();", ""), (2, "tt", "__syncthreads();", ""),
-    (1, "nt", "wait_for_copies<STAGES - 2>();", ""), (1, "nn", "commit_copies();\n", "\n"),
-    (0, "nn", "< rows_left &&", "<= rows_left &&"), (6, "nn", "columns_left > 0", "true"),
-    (0, "tn", "rows_left -= BLOCK_K", "rows_left -= 0"),
-    (7, "nn", "sum + 1, target.holds(at + 1)", "sum + 1, target.holds(at)"),
-    (0, "nn", "row < m && column < n", "column < n"), (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
-    (2, "tn", "row % 4 * 2", "row % 4"), (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
-    (2, "nn", "extent + lane / 4)", "extent + lane / 8)"), (1, "nt", "lane / 16 * WORDS", "lane / 8 % 2 * WORDS"),
-    (5, "nn", "T::exchange(i * ROW_STEP)", "0"), (1, "nt", '"r"(a[1][0]), "r"(a[0][1])', '"r"(a[0][1]), "r"(a[1][0])'),
-]  # fmt: skip
-
-
 @pytest.mark.every(8)
-@pytest.mark.parametrize(("number", "layout", "old", "new"), TF32_BREAKS, ids=[f"{b[1]} {b[2]}" for b in TF32_BREAKS])
-def test_mutated_tf32_source_fails(number, layout, old, new):
-    config, kernel = TF32_CONFIGS[number], broken(TF32, old, new)
+@pytest.mark.parametrize("mutant", mutants(TF32.name), ids=source_of)
+def test_mutated_tf32_source_fails(mutant):
+    config, layout = TF32_CONFIGS[mutant["config"]], mutant["layout"]
+    kernel = broken(TF32, mutant["old"], mutant["new"])
     problem = awkward(config, "tf32", layout, k=156)  # four shares have 2 or 3 tiles each
     if not breaks(kernel, config, problem, SM):
         # The results stay correct, but the broken swizzle must cause bank conflicts.

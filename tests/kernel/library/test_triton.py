@@ -5,7 +5,6 @@ memory races as errors. Copies of attention_triton, layernorm_triton, matmul_tri
 bug must fail.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -19,6 +18,7 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem, decode_elements, inputs
 from kernrec.recommender.context import Context
 from tests.helpers.attention import outcome
+from tests.helpers.kernel_code import mutants
 from tests.helpers.needs import needs
 from tests.helpers.trial import OPS
 from tests.helpers.triton_library import TritonRun, faults, results
@@ -41,19 +41,6 @@ SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
 DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 0), strict=True))
 ROWS = next(tunable.values for tunable in MATMUL.tunables if tunable.name == "unaligned")
 UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
-MATMUL_MUTANTS = [
-    # columns: what breaks, original source, broken source, dtype, layout, config
-    ("rows past the edge", "(0, BLOCK_M)) % m", "(0, BLOCK_M))", "f16", "nn", DEEP),
-    ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "f16", "nt", SMALL),
-    ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "f16", "nt", SMALL),
-    ("mask of the depth of a", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "bf16", "nn", DEEP),
-    ("step along a transposed a", "step_a = BLOCK_K * row_a", "step_a = BLOCK_K", "f16", "tn", SMALL),
-    ("step along b", "from_b += step_b", "from_b += 0", "tf32", "nn", SMALL),
-    ("order of a transposed b", "if LAYOUT_NT or", "if LAYOUT_TN or", "f16", "nt", SMALL),
-    ("order of a where both are transposed", "LAYOUT_TN or LAYOUT_TT", "LAYOUT_TN", "f16", "tt", SMALL),
-    ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "f16", "nn", SMALL),
-    ("precision of f32", 'input_precision="ieee"', 'input_precision="tf32"', "f32", "nn", SMALL),
-]
 
 
 def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
@@ -84,26 +71,6 @@ MORE = [(21, 48), (17, 112), (3, 2560), (1, 12000), (1, 16656)]
 
 RESIDENT = {"block_rows": 4, "block_columns": 256, "resident": 1, "num_warps": 4, "aligned": 0}
 TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, "aligned": 0}
-ROW_MUTANTS = [
-    # columns: kernel, what breaks, original source, broken source, config
-    (SOFTMAX, "columns past the end", '+ start + place, mask=inside, other=float("-inf")', "+ start + place", RESIDENT),
-    (SOFTMAX, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
-    (SOFTMAX, "the largest value so far", "tl.maximum(most, value)", "tl.maximum(LOWEST, value)", TWICE),
-    (SOFTMAX, "the sum so far", "total * tl.exp(most - higher)", "total", TWICE),
-    (SOFTMAX, "sums of places", "total * tl.exp(most - highest)", "total", TWICE),
-    (SOFTMAX, "the largest value of the row", "highest = tl.max(most, 1)[:, None]", "highest = most", TWICE),
-    (SOFTMAX, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
-    (LAYERNORM, "columns past the end", "tl.where(place < columns, value - mean, 0.0)", "value - mean", RESIDENT),
-    (LAYERNORM, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
-    (LAYERNORM, "epsilon", "apart, 1)[:, None] * share + 1e-5", "apart, 1)[:, None] * share + 1e-3", RESIDENT),
-    (LAYERNORM, "a place's mean", "apart * (1 / count)", "apart", TWICE),
-    (LAYERNORM, "a place's squares", "apart * (value - mine)", "apart * apart", TWICE),
-    (LAYERNORM, "columns past the end, read twice", "tl.where(here, value - mine, 0.0)", "value - mine", TWICE),
-    (LAYERNORM, "values of a short chunk's places", "count, count - 1)", "count, count)", TWICE),
-    (LAYERNORM, "the means of places", "squares + apart * apart * number", "squares", TWICE),
-    (LAYERNORM, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
-    (LAYERNORM, "the weights of a chunk", "weight + first + place", "weight + place", TWICE),
-]  # fmt: skip
 
 
 @cache
@@ -137,22 +104,6 @@ ATTENTION_CASES = [
 ]
 PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
 FULL = {"batch": 2, "heads": 2, "queries": 9, "keys": 75}
-ATTENTION_MUTANTS = [
-    # columns: what breaks, original source, broken source
-    ("keys past the end", "inside & (key < end)[:, None] if MASKED", "inside if MASKED"),
-    ("the mask", "key[None, :] < visible[:, None]", "key[None, :] <= visible[:, None]"),
-    ("keys that are not there", "tl.minimum(keys, row + 1 + older)", "row + 1 + older"),
-    ("tiles without a mask", "first + 1 + older) // BLOCK_N", "first + BLOCK_M + older) // BLOCK_N"),
-    ("the last tile", "tl.minimum(keys, first + BLOCK_M + older)", "tl.minimum(keys, first + older)"),
-    ("sums of weights", "total * shrink", "total"),
-    ("results so far", "sums * shrink[:, None]", "sums"),
-    ("the head of a group", "(head // group) * kv_head", "head * kv_head"),
-    ("the next values", "        v += step\n", ""),
-    ("columns past head_dim", "width < head_dim", "width < HEAD"),
-    ("the scale", "tl.rsqrt(head_dim.to(tl.float32))", "tl.rsqrt(head_dim.to(tl.float32) + 1)"),
-    ("the order in memory", "row[:, None].to(tl.int64) * (q_pitch * head_dim)", "row[:, None].to(tl.int64) * head_dim"),
-    ("queries past the end", "result, mask=(row < queries)[:, None] & inside", "result, mask=inside"),
-]  # fmt: skip
 
 
 def attention(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Problem:
@@ -217,29 +168,32 @@ ATTENTION_RUNS = [
     (80, attention("f16", 40, shape, "bshd"), dict(zip(ATTENTION_COLUMNS, (64, 64, 32, 3, 4), strict=True)))
     for shape in (PROMPT, FULL)
 ]
-MUTANTS: list[tuple[Kernel, str, str, str, Callable[[], list[TritonRun]]]] = [
-    *(
-        (MATMUL, breaks, old, new, lambda d=dtype, x=layout, c=config: [(80, p, c) for p in problems(d, x, c)])
-        for breaks, old, new, dtype, layout, config in MATMUL_MUTANTS
-    ),
-    *(
-        (kernel, breaks, old, new, lambda k=kernel, c=config: broken_row_runs(k, c))
-        for kernel, breaks, old, new, config in ROW_MUTANTS
-    ),
-    *((ATTENTION, breaks, old, new, lambda: ATTENTION_RUNS) for breaks, old, new in ATTENTION_MUTANTS),
-]
+CONFIGS = {"SMALL": SMALL, "DEEP": DEEP, "RESIDENT": RESIDENT, "TWICE": TWICE}
+"""Configs by name, as the files in `mutants` refer to them."""
+
+
+def runs_of(kernel: Kernel, mutant: dict[str, str]) -> list[TritonRun]:
+    """Return the runs that execute the broken code of a mutant."""
+    if kernel is ATTENTION:
+        return ATTENTION_RUNS
+    config = CONFIGS[mutant["config"]]
+    if kernel is MATMUL:
+        return [(80, problem, config) for problem in problems(mutant["dtype"], mutant["layout"], config)]
+    return broken_row_runs(kernel, config)
 
 
 @pytest.mark.slow
 @pytest.mark.every(8)
 @needs("triton")
 @pytest.mark.parametrize(
-    ("kernel", "breaks", "old", "new", "runs"), MUTANTS, ids=[f"{m[0].name}: {m[1]}" for m in MUTANTS]
+    ("kernel", "mutant"),
+    [(kernel, mutant) for kernel in (MATMUL, SOFTMAX, LAYERNORM, ATTENTION) for mutant in mutants(kernel.name)],
+    ids=lambda value: value.name if isinstance(value, Kernel) else value["breaks"],
 )
-def test_mutated_source_fails(kernel, breaks, old, new, runs):
-    assert old in kernel.source
-    broken = replace(kernel, source=kernel.source.replace(old, new))
-    assert (wrong if kernel is ATTENTION else faults)(broken, runs()), breaks
+def test_mutated_source_fails(kernel, mutant):
+    assert mutant["old"] in kernel.source
+    broken = replace(kernel, source=kernel.source.replace(mutant["old"], mutant["new"]))
+    assert (wrong if kernel is ATTENTION else faults)(broken, runs_of(kernel, mutant))
 
 
 @pytest.mark.slow

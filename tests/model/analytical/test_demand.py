@@ -179,8 +179,9 @@ def test_memory_counts_become_events_of_the_power_model():
     counts = {
         "issue.fma32": 3, "shared.load_wavefronts": 4, "shared.store_wavefronts": 1, "global.a.read_sectors": 8,
         "global.c.write_sectors": 2, "global.a.read_requests": 2, "barriers": 1,
+        "local.write_sectors": 64, "local.l2_sectors": 32,
     }  # fmt: skip
-    assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 10, "l1.requests": 2}
+    assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 42, "l1.requests": 2}
 
 
 def test_bytes_that_no_thread_moves_cost_what_wavefronts_do():

@@ -14,17 +14,9 @@ from kernrec.ptx.analysis.barrier_phases import (
 )
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.ir.program import Function
+from tests.helpers.paths import beside
 
-HEAD = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 x)
-{
-    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %rd<8>;
-    .shared .align 4 .b8 tile[256];
-    ld.param.u64 %rd1, [x]; mov.u32 %r1, 0;
-"""
+HEAD = beside(__file__, "barrier_phases_head.ptx")
 LOAD, STORE, WORK, BARRIER = (
     "ld.global.f32 %f1, [%rd1];", "st.shared.f32 [tile], %f1;", "fma.rn.f32 %f2, %f2, %f2, %f2;" * 50, "bar.sync 0;",
 )  # fmt: skip
@@ -87,16 +79,7 @@ def test_each_phase_takes_as_long_as_its_slowest_warp():
     assert of_slowest_warps(without, [[block] for block in without.blocks], [*producer_first, np.zeros(2)]) == 90.0
 
 
-COMPUTING = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 x)
-{
-    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .f64 %fd<4>; .reg .b64 %rd<8>;
-    .shared .align 4 .b8 tile[256];
-    ld.param.u64 %rd1, [x]; mov.f32 %f2, 0f3F800000; mov.f64 %fd1, 0d3FF0000000000000;
-"""
+COMPUTING = beside(__file__, "computing.ptx")
 FLOATS, DOUBLES = "fma.rn.f32 %f2, %f2, %f2, %f2;", "fma.rn.f64 %fd1, %fd1, %fd1, %fd1;"
 STORES = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
 

@@ -9,22 +9,10 @@ from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, global_pointers, load_depths, spins
 from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.analysis.liveness import live_registers
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, module, ptx
 
-HEAD = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 x, .param .u64 y, .param .u32 n)
-{
-    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %rd<8>;
-    .shared .align 4 .b8 tile[256];
-    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; ld.param.u32 %r1, [n];
-    mov.u32 %r2, %tid.x; setp.ge.u32 %p1, %r2, %r1;
-    @%p1 bra DONE;
-    mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd1, %rd3;
-    ld.global.u32 %r3, [%rd4];
-"""
+HEAD = beside(__file__, "dependence_head.ptx")
 TAIL = "\nDONE:\n    ret;\n}\n"
 
 
@@ -74,20 +62,7 @@ def test_blocks_run_equally_if_no_branch_depends_on_block_or_data(body, alike):
     assert blocks_run_alike(kernel(body)) is alike
 
 
-RELAY = r"""
-// Every block but the last waits for the one after it, takes its number, adds 1, and passes it on.
-extern "C" __global__ void relay(volatile int* passed, int* out) {
-    int mine = 1;
-    if (blockIdx.x + 1 < gridDim.x) {
-        int got;
-        while ((got = passed[blockIdx.x + 1]) == 0);
-        mine = got + 1;
-    }
-    out[blockIdx.x * blockDim.x + threadIdx.x] = mine;
-    __syncthreads();
-    if (threadIdx.x == 0) passed[blockIdx.x] = mine;
-}
-"""
+RELAY = beside(__file__, "relay.cu")
 
 
 def relay(source: str, blocks: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Test how lowering predicts the assembler, on PTX and against machine code, and what each instruction issues."""
 
+import tomllib
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
 from tests.helpers.kernel_code import machine_code_of
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import module
 
 VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
@@ -39,62 +41,12 @@ def cost(body: str) -> dict[str, int]:
     return {name: count for name, count in block.items() if count}
 
 
-FOLDED = {
-    "an index times a size is added to a base at once": (
-        "ld.param.u64 %rd1, [x]; cvta.to.global.u64 %rd2, %rd1; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd2, %rd3;"
-        "ld.global.b32 %r2, [%rd4];", {"imad": 1, "move": 1, "ld_global": 1}),
-    "a factor that one address has in a register serves the next": (
-        "ld.param.u64 %rd1, [x]; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; mul.wide.s32 %rd5, %r2, 4;"
-        "add.s64 %rd6, %rd1, %rd5; st.global.b32 [%rd4], %r1; st.global.b32 [%rd6], %r1;",
-        {"imad": 2, "move": 1, "st_global": 2}),
-    "a distance to an address is part of the access": (
-        "add.s64 %rd2, %rd1, 16; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd2+4], %r2;",
-        {"ld_global": 1, "st_global": 1}),
-    "but not where the sum is stored as well": (
-        "add.s64 %rd2, %rd0, 16; st.global.b64 [%rd2], %rd2;", {"wide64": 2, "st_global": 1}),
-    "one of two literals is added as one sum, with a predicate a move": (
-        "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r4, %r5, %r3; st.global.b32 [%rd30], %r4;",
-        {"setp": 1, "alu": 1, "move": 1, "st_global": 1}),
-    "and without a zero as two sums": (
-        "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 3, 2, %p1; add.s32 %r4, %r5, %r3; st.global.b32 [%rd30], %r4;",
-        {"setp": 1, "alu": 2, "st_global": 1}),
-    "three terms are added at once": (
-        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;", {"alu": 1, "st_global": 1}),
-    "four are not": (
-        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; add.s32 %r6, %r4, %r7; st.global.b32 [%rd30], %r6;",
-        {"alu": 2, "st_global": 1}),
-    "nor is a sum that is needed itself": (
-        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; st.global.v2.b32 [%rd30], {%r3, %r4};",
-        {"alu": 2, "st_global": 1}),
-    "a shifted term is shifted by the addition": (
-        "shl.b32 %r3, %r1, 2; add.s32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;", {"alu": 1, "st_global": 1}),
-    "a function of three bits is one": (
-        "and.b32 %r3, %r1, %r2; or.b32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;", {"alu": 1, "st_global": 1}),
-    "a parameter is an operand": (
-        "ld.param.u32 %r1, [n]; add.s32 %r2, %r1, %r3; st.global.b32 [%rd30], %r2;", {"alu": 1, "st_global": 1}),
-    "a parameter that is stored needs a register": (
-        "ld.param.u32 %r1, [n]; st.global.b32 [%rd30], %r1;", {"move": 1, "st_global": 1}),
-    "the negative of a float is an operand": (
-        "neg.f32 %f2, %f1; fma.rn.f32 %f3, %f2, %f4, %f5; st.global.f32 [%rd30], %f3;", {"fma32": 1, "st_global": 1}),
-    "two comparisons are combined by the second": (
-        "setp.lt.s32 %p1, %r1, %r2; setp.lt.s32 %p2, %r3, %r4; and.pred %p3, %p1, %p2;@%p3 st.global.b32 [%rd30], %r1;",
-        {"setp": 2, "st_global": 1}),
-    "a predicate that was made a number is one again": (
-        "setp.lt.s32 %p1, %r1, %r2; selp.u32 %r3, 1, 0, %p1; setp.ne.u32 %p2, %r3, 0; @%p2 st.global.b32 [%rd30], %r1;",
-        {"setp": 1, "st_global": 1}),
-    "a number of a thread is read once": (
-        "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.x; mov.u32 %r3, %ntid.x; mad.lo.s32 %r4, %r1, %r3, %r2;"
-        "st.global.b32 [%rd30], %r4;", {"move": 1, "imad": 1, "st_global": 1}),
-    "what is the same for all threads is added by the uniform datapath": (
-        "add.s64 %rd2, %rd9, 16; st.global.b64 [%rd0], %rd2;", {"uniform": 2, "st_global": 1}),
-    "a constant at an address that all threads share is loaded by the uniform datapath": (
-        "ld.const.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;", {"uniform": 1, "st_global": 1}),
-}  # fmt: skip
+FOLDED = tomllib.loads(beside(__file__, "folded.toml"))
 
 
-@pytest.mark.parametrize(("body", "want"), FOLDED.values(), ids=FOLDED)
-def test_folded_instructions_cost_nothing(body, want):
-    assert cost(body) == want
+@pytest.mark.parametrize("name", FOLDED)
+def test_folded_instructions_cost_nothing(name):
+    assert cost(FOLDED[name]["body"]) == FOLDED[name]["want"]
 
 
 def test_conditional_sum_kept_by_a_loop_is_copied_back():

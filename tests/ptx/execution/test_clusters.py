@@ -7,29 +7,10 @@ from hypothesis import strategies as st
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
 from kernrec.ptx.state.launch_layout import Clusters
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda
 
-RING = r"""
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-#define SPECIAL(name) ([] { unsigned v; asm volatile("mov.u32 %0, %%" name ";" : "=r"(v)); return v; }())
-extern "C" __global__ void CLUSTER k(int* out, int* mine) {
-    __shared__ int s[32];
-    unsigned rank = SPECIAL("cluster_ctarank"), blocks = SPECIAL("cluster_nctarank"), next;
-    s[threadIdx.x] = rank * 100 + threadIdx.x;
-    sync();
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(next) : "r"(at(s)), "r"((rank + 1) % blocks));
-    int block = blockIdx.y * gridDim.x + blockIdx.x, value;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(next + 4 * (31 - threadIdx.x)));
-    out[block * 32 + threadIdx.x] = value;
-    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1000;" :: "r"(next));
-    sync();
-    int place = SPECIAL("cluster_ctaid.x") + 10 * SPECIAL("cluster_ctaid.y");
-    mine[block * 32 + threadIdx.x] = s[threadIdx.x] + 100000 * place;
-}
-"""
+RING = beside(__file__, "ring.cu")
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -70,45 +51,13 @@ def test_block_that_misses_its_cluster_barrier_is_reported():
 
 
 def test_address_outside_the_cluster_is_an_error():
-    source = r"""
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {
-        __shared__ int s[32];
-        unsigned a = (unsigned)__cvta_generic_to_shared(s), b;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(b) : "r"(a), "r"(2));
-        asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(b), "r"(1));
-        out[0] = s[0];
-    }
-    """
+    source = beside(__file__, "outside_the_cluster.cu")
     with pytest.raises(EmulationError, match="of shared memory"):
         emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o"], {"o": np.zeros(1, np.int32)}))
 
 
 def test_multicast_copy_reaches_the_blocks_of_its_mask():
-    source = r"""
-    __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-    extern "C" __global__ void __cluster_dims__(4, 1, 1) k(const int* x, int* out) {
-        __shared__ __align__(16) int s[32];
-        __shared__ unsigned long long bar;
-        unsigned rank;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-        s[threadIdx.x] = -1;
-        if (threadIdx.x == 0) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
-            asm volatile("fence.mbarrier_init.release.cluster;");
-            asm volatile("fence.proxy.async;");
-            if (rank != 1) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" :: "r"(at(&bar)));
-        }
-        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-        if (threadIdx.x == 0 && rank == 2)
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                         " [%0], [%1], 128, [%2], %3;"
-                         :: "r"(at(s)), "l"(x + blockIdx.x / 4 * 32), "r"(at(&bar)), "h"((short)13) : "memory");
-        if (rank != 1)
-            asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
-                         :: "r"(at(&bar)) : "memory");
-        out[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
-    }
-    """
+    source = beside(__file__, "multicast.cu")
     x, out = np.arange(64, dtype=np.int32), np.zeros((2, 4, 32), np.int32)
     launch = KernelLaunch("k", (8,), (32,), ["x", "o"], {"x": x, "o": out})
     counts = emulate(cuda(source, "sm_90"), launch, check_races=True)
@@ -127,27 +76,7 @@ def test_multicast_copy_reaches_the_blocks_of_its_mask():
     ),
 ])  # fmt: skip
 def test_stores_counted_by_a_barrier_reach_another_block(store, wanted):
-    source = r"""
-    __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {
-        __shared__ int s[32];
-        __shared__ unsigned long long bar;
-        unsigned rank, to, its;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-        s[threadIdx.x] = 7;
-        if (threadIdx.x == 0) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" :: "r"(at(&bar)));
-        }
-        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at(&s[threadIdx.x])), "r"(rank ^ 1));
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its) : "r"(at(&bar)), "r"(rank ^ 1));
-        asm volatile("STORE [%0], %1, [%2];" :: "r"(to), "r"(threadIdx.x + 100 * rank), "r"(its) : "memory");
-        asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
-                     :: "r"(at(&bar)) : "memory");
-        out[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
-    }
-    """
+    source = beside(__file__, "counted_stores.cu")
     out = np.zeros((4, 32), np.int32)
     launch = KernelLaunch("k", (4,), (32,), ["o"], {"o": out})
     emulate(cuda(source.replace("STORE", store), "sm_90"), launch, check_races=True)

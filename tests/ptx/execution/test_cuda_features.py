@@ -7,6 +7,7 @@ import pytest
 
 from kernrec.compile.nvrtc import header_folders
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda
 
 ARCHS = pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
@@ -26,30 +27,7 @@ def run(source: str, arch: str, *arguments: np.ndarray | int, grid: int = 1, sha
     )
 
 
-ATOMICS = r"""
-extern "C" __global__ void atomics(int* a, float* f, unsigned long long* u, double* d, unsigned* flags) {
-    const int i = threadIdx.x + blockIdx.x * blockDim.x;
-    atomicAdd(a, i); atomicMax(a + 1, i); atomicMin(a + 2, -i); atomicExch(a + 3, 7); atomicCAS(a + 4, 0, 5);
-    atomicSub(a + 5, i); atomicAnd(flags, ~(1u << i % 32)); atomicOr(flags + 1, 1u << i % 32);
-    atomicXor(flags + 2, 1u << i % 31); atomicInc(flags + 3, 9u); atomicDec(flags + 4, 9u);
-    atomicAdd(f, 0.5f); atomicAdd(u, 3ull); atomicMax(u + 1, i + (1ull << 40)); atomicAdd(d, 0.25);
-    int* place = reinterpret_cast<int*>(f + 1);
-    int seen = *place, assumed;
-    do {  // the largest of the floats
-        assumed = seen;
-        seen = atomicCAS(place, assumed, __float_as_int(fmaxf(i * 1.5f, __int_as_float(assumed))));
-    } while (seen != assumed);
-    __shared__ int of_block[2];
-    if (threadIdx.x < 2) of_block[threadIdx.x] = 0;
-    __syncthreads();
-    atomicAdd(of_block, 1); atomicMax(of_block + 1, i);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        atomicAdd_block(a + 6, of_block[0]); atomicAdd_system(a + 7, of_block[1]);
-        __threadfence();
-    }
-}
-"""
+ATOMICS = beside(__file__, "atomics.cu")
 
 
 @ARCHS
@@ -64,15 +42,7 @@ def test_atomics_of_every_kind_match_the_reference(arch):
     assert flags.tolist() == [0, 2**32 - 1, odd, count % 10, (10 - count % 10) % 10]
 
 
-DOUBLES = r"""
-extern "C" __global__ void doubles(const double* a, const double* b, double* out) {
-    const int i = threadIdx.x; const double x = a[i], y = b[i]; int at = i;
-    auto put = [&](double v) { out[at] = v; at += 64; };
-    put(fma(x, y, 0.1)); put(x / y); put(sqrt(fabs(x))); put(rsqrt(fabs(x))); put(exp(x)); put(log(fabs(x)));
-    put(sin(x)); put(cos(1e6 * y)); put(pow(fabs(x), y)); put(floor(x)); put(rint(y)); put(fmin(x, y)); put(tanh(x));
-    put(double((long long)(x * 1e12))); put(fmod(x, 0.7)); put(erf(y)); put(float(x)); put(sqrtf(float(fabs(y))) / 3.f);
-}
-"""
+DOUBLES = beside(__file__, "doubles.cu")
 
 
 @ARCHS
@@ -93,22 +63,7 @@ def test_double_precision_library_functions_match_numpy(arch):
         assert np.allclose(got, wanted, rtol=1e-14, atol=1e-15), f"result {number}"
 
 
-CALLS = r"""
-struct Triple { float a; int b; double c; };
-__device__ __noinline__ float poly(float x, int n) { float r = 0; for (int i = 0; i < n; ++i) r = r * x + i; return r; }
-__device__ __noinline__ Triple twice(Triple p) { p.a *= 2; p.b += 1; p.c = p.a * p.b; return p; }
-__device__ __noinline__ void exchange(float* a, float* b) { const float t = *a; *a = poly(*b, 3); *b = t; }
-__constant__ float table[4] = {1, 2, 4, 8};
-__device__ int calls = 5;
-extern "C" __global__ void call(const float* x, float* y) {
-    const int i = threadIdx.x;
-    Triple p = twice({poly(x[i], i % 5), i, 0});
-    float a = p.a, b = float(p.c);
-    exchange(&a, &b);
-    if (i % 2) a += poly(b, 2) * table[i % 4];
-    y[i] = a - b + calls;
-}
-"""
+CALLS = beside(__file__, "cuda_features_calls.cu")
 
 
 @ARCHS
@@ -129,23 +84,7 @@ def test_functions_that_are_not_inlined_can_be_called(arch):
         assert y[i] == pytest.approx(a - b + 5, rel=1e-4, abs=1e-4)
 
 
-GROUPS = r"""
-#include <cooperative_groups.h>
-namespace cg = cooperative_groups;
-extern "C" __global__ void groups(const float* x, float* y) {
-    const auto block = cg::this_thread_block();
-    const auto tile = cg::tiled_partition<8>(block);
-    float v = x[block.thread_rank()];
-    for (int step = tile.size() / 2; step; step /= 2) v += tile.shfl_down(v, step);
-    v = tile.shfl(v, 0);
-    tile.sync(); block.sync();
-    if (block.thread_rank() % 3 == 0) {
-        const auto some = cg::coalesced_threads();
-        v += some.size() + 0.5f * some.thread_rank();
-    }
-    y[block.thread_rank()] = v + tile.meta_group_rank();
-}
-"""
+GROUPS = beside(__file__, "groups.cu")
 
 
 def test_cooperative_groups_match_the_reference():
@@ -163,30 +102,7 @@ def test_cooperative_groups_match_the_reference():
     assert y.tolist() == v.tolist()
 
 
-BRANCHES = r"""
-extern "C" __global__ void branches(const int* x, int* y, int* counts, int n) {
-    extern __shared__ int kept[];
-    const int i = threadIdx.x, v = x[i];
-    int r, keep[16];
-    switch (v % 10) {
-        case 0: r = v * 3; break;
-        case 1: r = 7 - v; break;
-        case 2: r = v ^ 99; break;
-        case 3: r = v / 3; break;
-        case 4: r = v << 2; break;
-        case 5: y[i] = 4; return;
-        case 6: r = v * v; break;
-        case 7: r = -v; break;
-        case 8: r = v & 12; break;
-        default: r = 100;
-    }
-    for (int j = 0; j < 16; ++j) keep[j] = __ldg(x + (i + j) % n);
-    for (int j = 0; j < n; ++j) keep[(j * 7 + i) % 16] += r;
-    kept[i] = keep[(i + 3) % 16];
-    __syncwarp();
-    y[i] = kept[i];
-}
-"""
+BRANCHES = beside(__file__, "branches.cu")
 
 
 @ARCHS
@@ -221,19 +137,7 @@ def test_unsupported_instruction_is_named_with_its_line(source, message):
     assert re.search(r"PTX line \d+", str(raised.value))
 
 
-HEAP = """
-extern "C" __global__ void k(int* x, unsigned long long* places, int bytes) {
-    int* own = (int*)malloc(bytes);
-    places[threadIdx.x] = (unsigned long long)own;
-    int* again = new int(x[threadIdx.x]);
-    if (own) own[0] = *again, own[bytes / 4 - 1] = 7;
-    __syncthreads();
-    int* other = (int*)places[63 - threadIdx.x];
-    x[threadIdx.x] = other ? other[0] : -1;
-    delete again;
-    free(own);
-}
-"""
+HEAP = beside(__file__, "heap.cu")
 
 
 @ARCHS
@@ -249,20 +153,7 @@ def test_device_malloc_returns_separate_memory_until_the_heap_is_full(arch):
     assert (np.count_nonzero(places), (x == -1).sum()) == (7, N - 7)
 
 
-POINTERS = """
-struct Shape { __device__ virtual int area(int n) const = 0; };
-struct Square : Shape { __device__ int area(int n) const override { return n * n; } };
-struct Strip : Shape { __device__ __noinline__ int area(int n) const override { return 3 * n; } };
-__device__ __noinline__ int up(int n) { return n + 1; }
-__device__ __noinline__ int down(int n) { return n - 1; }
-__device__ int (*steps[2])(int) = { up, down };
-extern "C" __global__ void k(int* x) {
-    int i = threadIdx.x;
-    Square square; Strip strip;
-    const Shape* shape = x[i] & 1 ? (const Shape*) &square : (const Shape*) &strip;
-    x[i] = shape->area(i) * 1000 + steps[x[i] >> 1](i);
-}
-"""
+POINTERS = beside(__file__, "pointers.cu")
 
 
 @ARCHS

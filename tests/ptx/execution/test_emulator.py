@@ -11,6 +11,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, Touched
 from kernrec.ptx.ir.program import ParseError
 from tests.helpers.kernel_code import module_of
+from tests.helpers.paths import beside
 from tests.helpers.products import matmul, mma_config, whole_numbers
 from tests.helpers.ptx_text import module, run
 from tests.helpers.trial import unwritten
@@ -263,48 +264,14 @@ def test_offset_beyond_64_bits_wraps_and_is_out_of_bounds(offset):
 
 
 def test_clock_advances_with_each_instruction():
-    ptx = """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 out)
-{
-    .reg .b32 %r<4>;
-    .reg .b64 %rd<5>;
-    ld.param.u64 %rd1, [out];
-    mov.u32 %r1, %clock;
-    mov.u64 %rd2, %clock64;
-    mov.u64 %rd3, %globaltimer;
-    mov.u32 %r2, %clock_hi;
-    cvt.u64.u32 %rd4, %r1;
-    sub.u64 %rd2, %rd2, %rd4;
-    sub.u64 %rd3, %rd3, %rd4;
-    st.global.u64 [%rd1], %rd2;
-    st.global.u64 [%rd1+8], %rd3;
-    st.global.u32 [%rd1+16], %r2;
-    ret;
-}
-"""
+    ptx = beside(__file__, "clock.ptx")
     out = np.zeros(3, np.uint64)
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], {"out": out}))
     assert out.tolist() == [1, 2, 0]
 
 
 def test_environment_registers_hold_the_grid_barrier_address():
-    ptx = """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 out)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<3>;
-    ld.param.u64 %rd1, [out];
-    mov.u32 %r1, %envreg1;
-    mov.u32 %r2, %envreg2;
-    mov.b64 %rd2, {%r2, %r1};
-    atom.add.u32 %r1, [%rd2+4], 7;
-    ret;
-}
-"""
+    ptx = beside(__file__, "environment_registers.ptx")
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
     assert buffers["barrier"].tolist() == [8, 7]

@@ -6,50 +6,11 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, TensorMap, emulate
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, run
 
-HEAD = r"""
-struct alignas(64) Map { char bytes[128]; };
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void start(void* bar, int n) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(n));
-}
-__device__ void expect(void* bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
-}
-__device__ void wait(void* bar, int parity) {
-    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra W; }"
-                 :: "r"(at(bar)), "r"(parity) : "memory");
-}
-"""
-ADD_ONE = (
-    HEAD
-    + r"""
-extern "C" __global__ void k(const __grid_constant__ Map in, const __grid_constant__ Map out, int x, int y, int bytes) {
-    extern __shared__ __align__(1024) unsigned short tile[];
-    __shared__ unsigned long long bar;
-    if (threadIdx.x == 0) {
-        start(&bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;");
-        expect(&bar, bytes);
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-                     " [%0], [%1, {%2, %3}], [%4], %5;"
-                     :: "r"(at(tile)), "l"(&in), "r"(x), "r"(y), "r"(at(&bar)), "l"(0x1000000000000000l) : "memory");
-    }
-    __syncthreads();
-    wait(&bar, 0);
-    for (int i = threadIdx.x; i < bytes / 2; i += 32) tile[i] += 1;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        asm volatile("STORE.tensor.2d.global.shared::cta.REDUCEbulk_group [%0, {%1, %2}], [%3];"
-                     :: "l"(&out), "r"(x), "r"(y), "r"(at(tile)) : "memory");
-        asm volatile("cp.async.bulk.commit_group;");
-        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    }
-}
-"""
-)
+HEAD = beside(__file__, "bulk_copies_head.cu")
+ADD_ONE = HEAD + beside(__file__, "add_one.cu")
 
 
 def add_one(
@@ -88,31 +49,7 @@ def test_box_is_added_to_existing_values():
         add_one(source, (16, 8), 128)
 
 
-ROW = (
-    HEAD
-    + r"""
-extern "C" __global__ void k(const int* x, int* o, int bytes) {
-    __shared__ __align__(128) int s[64], t[64];
-    __shared__ unsigned long long bar;
-    if (threadIdx.x == 0) start(&bar, 1);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        expect(&bar, 256);
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     :: "r"(at(s)), "l"(x), "r"(bytes), "r"(at(&bar)) : "memory");
-        wait(&bar, 0);
-        expect(&bar, 256);
-        asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     :: "r"(at(t)), "r"(at(s)), "r"(256), "r"(at(&bar)) : "memory");
-        wait(&bar, 1);
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%0], [%1], %2;"
-                     :: "l"(o), "r"(at(t)), "r"(256) : "memory");
-        asm volatile("cp.async.bulk.commit_group;");
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-    }
-}
-"""
-)
+ROW = HEAD + beside(__file__, "bulk_copies_row.cu")
 
 
 def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,73 +94,14 @@ def test_bytes_that_are_not_a_tensor_map_are_refused():
 
 
 def test_four_separate_rows_are_gathered():
-    source = (
-        HEAD
-        + r"""
-    extern "C" __global__ void k(const __grid_constant__ Map in, short* out) {
-        __shared__ __align__(1024) short tile[4 * 64];
-        __shared__ unsigned long long bar;
-        if (threadIdx.x == 0) {
-            start(&bar, 1);
-            expect(&bar, 512);
-            asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
-                         " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
-                         :: "r"(at(tile)), "l"(&in), "r"(0), "r"(9), "r"(2), "r"(40), "r"(2), "r"(at(&bar)) : "memory");
-        }
-        __syncwarp();
-        wait(&bar, 0);
-        for (int i = threadIdx.x; i < 256; i += 32) out[i] = tile[i];
-    }
-    """
-    )
+    source = HEAD + beside(__file__, "gather_rows.cu")
     x, out = np.arange(20 * 64, dtype=np.int16).reshape(20, 64) + 1, np.zeros((4, 64), np.int16)
     rows_map = TensorMap("x", "u16", (64, 20), (128,), (64, 1))
     emulate(cuda(source, "sm_100a"), KernelLaunch("k", (1,), (32,), [rows_map, "o"], {"x": x, "o": out}))
     np.testing.assert_array_equal(out, [x[9], x[2], np.zeros(64), x[2]])
 
 
-SOURCE = r"""
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-#define SET(field, ...) asm volatile("tensormap.replace.tile." field :: "r"(at(map)), __VA_ARGS__ : "memory")
-extern "C" __global__ void k(const short* x, char* made, short* out, int row) {
-    __shared__ __align__(1024) short tile[16 * 32];
-    __shared__ __align__(128) int map[32];
-    __shared__ unsigned long long bar;
-    map[threadIdx.x] = 0;
-    __syncwarp();
-    if (threadIdx.x == 0) {
-        SET("global_address.shared::cta.b1024.b64 [%0], %1;", "l"(x));
-        SET("rank.shared::cta.b1024.b32 [%0], 1;", "n"(0));
-        SET("box_dim.shared::cta.b1024.b32 [%0], 0, %1;", "r"(32));
-        SET("box_dim.shared::cta.b1024.b32 [%0], 1, %1;", "r"(16));
-        SET("global_dim.shared::cta.b1024.b32 [%0], 0, %1;", "r"(40));
-        SET("global_dim.shared::cta.b1024.b32 [%0], 1, %1;", "r"(24));
-        SET("global_stride.shared::cta.b1024.b64 [%0], 0, %1;", "l"(80l));
-        SET("element_stride.shared::cta.b1024.b32 [%0], 0, %1;", "r"(1));
-        SET("element_stride.shared::cta.b1024.b32 [%0], 1, %1;", "r"(1));
-        SET("elemtype.shared::cta.b1024.b32 [%0], 1;", "n"(0));
-        SET("interleave_layout.shared::cta.b1024.b32 [%0], 0;", "n"(0));
-        SET("swizzle_mode.shared::cta.b1024.b32 [%0], 2;", "n"(0));
-        SET("fill_mode.shared::cta.b1024.b32 [%0], 0;", "n"(0));
-    }
-    __syncwarp();
-    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
-                 " [%0], [%1], 128;"
-                 :: "l"(made), "r"(at(map)) : "memory");
-    if (threadIdx.x == 0) {
-        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(made) : "memory");
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" :: "r"(at(&bar)) : "memory");
-        asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
-                     " [%0], [%1, {%2, %3}], [%4];"
-                     :: "r"(at(tile)), "l"(made), "r"(0), "r"(row), "r"(at(&bar)) : "memory");
-    }
-    __syncwarp();
-    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
-                 :: "r"(at(&bar)) : "memory");
-    for (int i = threadIdx.x; i < 512; i += 32) out[i] = tile[i];
-}
-"""
+SOURCE = beside(__file__, "made_tensor_map.cu")
 
 
 def load_by_made_map(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -328,37 +206,14 @@ def test_invalidated_barrier_can_be_replaced():
 
 
 def test_barrier_can_be_tested_before_its_phase_completes():
-    body = """
-    .shared .align 8 .b64 bar; mov.u32 %r1, bar; ld.param.u64 %rd0, [o];
-    mbarrier.init.shared.b64 [%r1], 1;
-    mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0;
-    mbarrier.arrive.shared.b64 %rd1, [%r1];
-    mbarrier.test_wait.shared.b64 %p2, [%r1], %rd1;
-    mbarrier.pending_count.b64 %r4, %rd1;
-    selp.u32 %r2, 1, 0, %p1; selp.u32 %r3, 1, 0, %p2;
-    st.global.u32 [%rd0], %r2; st.global.u32 [%rd0+4], %r3; st.global.u32 [%rd0+8], %r4;
-    """
+    body = beside(__file__, "barrier_tested_early.ptx")
     out = np.full(3, 9, np.uint32)
     run(body, "u64 o", ["o"], {"o": out}, block=(1,))
     assert out.tolist() == [0, 1, 1]
 
 
 def test_copies_arrive_at_a_barrier_when_done():
-    body = """
-    .shared .align 8 .b64 bar; .shared .align 16 .b8 s[512];
-    mov.u32 %r0, %tid.x; mov.u32 %r1, bar; mov.u32 %r2, s; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];
-    setp.eq.u32 %p0, %r0, 0;
-    @%p0 mbarrier.init.shared.b64 [%r1], 32;
-    bar.sync 0;
-    shl.b32 %r3, %r0, 4; add.u32 %r4, %r2, %r3; cvt.u64.u32 %rd2, %r3;
-    add.u64 %rd0, %rd0, %rd2; add.u64 %rd1, %rd1, %rd2;
-    cp.async.ca.shared.global [%r4], [%rd0], 16;
-    cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];
-    W: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0;
-    @!%p1 bra W;
-    sub.u32 %r5, 496, %r3; add.u32 %r5, %r5, %r2; ld.shared.v2.b64 {%rd3, %rd4}, [%r5];
-    st.global.v2.b64 [%rd1], {%rd3, %rd4};
-    """
+    body = beside(__file__, "copies_arrive.ptx")
     x, out = np.arange(64, dtype=np.uint64).reshape(32, 2), np.zeros((32, 2), np.uint64)
     run(body, "u64 x, u64 o", ["x", "o"], {"x": x, "o": out}, check_races=True)
     np.testing.assert_array_equal(out, x[::-1])

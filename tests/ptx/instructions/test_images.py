@@ -10,6 +10,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.ptx import Counts, EmulationError, Image, KernelLaunch, Sampler, emulate, parse
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda
 
 RNG = np.random.default_rng(5)
@@ -245,15 +246,7 @@ def test_fetch_counts_the_sectors_of_its_texels():
     assert counts["global.texels.read_bytes"] == LANES * 4 * 4
 
 
-SURFACES = """
-extern "C" __global__ void k(cudaSurfaceObject_t from, cudaSurfaceObject_t to, int width, int height) {
-    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
-    uchar4 v = surf2Dread<uchar4>(from, (x - 2) * 4, y, cudaBoundaryModeZero);
-    uchar4 w = surf2Dread<uchar4>(from, (x + 3) * 4, y, cudaBoundaryModeClamp);
-    v.x += w.y;
-    if (x < width) surf2Dwrite(v, to, x * 4, y);
-}
-"""
+SURFACES = beside(__file__, "surfaces.cu")
 
 
 def surface_launch(width: int) -> tuple[KernelLaunch, np.ndarray, np.ndarray]:
@@ -320,19 +313,7 @@ def test_kernel_with_a_texture_object_reads_its_image():
             np.testing.assert_allclose(out[y, x], reference_fetch(texels, sampler, place)[0], atol=2e-2)
 
 
-LEGACY = """
-.version 7.0
-.target sm_75
-.address_size 64
-.global .texref picture;
-.visible .entry k(.param .u64 out) {
-    .reg .b32 %r<3>; .reg .f32 %f<6>; .reg .b64 %rd<4>;
-    mov.u32 %r0, %tid.x; cvt.rn.f32.u32 %f0, %r0;
-    tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [picture, {%f0}];
-    ld.param.u64 %rd0, [out]; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1;
-    st.global.f32 [%rd0], %f1; ret;
-}
-"""
+LEGACY = beside(__file__, "legacy.ptx")
 
 
 def test_texture_variable_uses_the_image_of_its_name():

@@ -13,6 +13,7 @@ from kernrec.ptx import KernelLaunch, emulate
 from tests.helpers import lanes
 from tests.helpers.depth import few_examples
 from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import apply, cuda, run
 
 SPECIAL = [0, 1 << 15, 0x3C00, 0x3F80, 0x7BFF, 0x7C00, 0x7E00, 0x7F7F, 0x7F80, 0x7FC0, 0xFC00, 0xFF80, 1, 0x8001]
@@ -236,23 +237,7 @@ def test_packed_comparisons_are_independent(kind, values, a, swap):
 # CUDA's headers generate this code.
 
 
-INTRINSICS = """
-#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-template <class T2> __device__ void all(const T2* x, T2* y) {
-    int t = threadIdx.x;
-    T2 a = x[t], b = x[t + 32], c = x[t + 64];
-    y[t] = __hadd2(a, b); y[t + 32] = __hsub2(a, b); y[t + 64] = __hmul2(a, b); y[t + 96] = __hfma2(a, b, c);
-    y[t + 128] = __hgt2(a, b); y[t + 160] = __hneg2(a); y[t + 192] = __habs2(a); y[t + 224] = h2exp2(a);
-    y[t + 256] = __hmax2(a, b); y[t + 288] = __hmin2(a, b); y[t + 320] = h2sqrt(__habs2(a));
-}
-extern "C" __global__ void f16(const __half2* x, __half2* y) { all(x, y); }
-extern "C" __global__ void bf16(const __nv_bfloat162* x, __nv_bfloat162* y) { all(x, y); }
-extern "C" __global__ void widen(const __nv_bfloat162* x, __nv_bfloat162* y) {
-    float2 v = __bfloat1622float2(x[threadIdx.x]);
-    y[threadIdx.x] = __floats2bfloat162_rn(v.x * 3, v.y * 3);
-}
-"""
+INTRINSICS = beside(__file__, "intrinsics.cu")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])

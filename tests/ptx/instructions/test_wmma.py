@@ -11,6 +11,7 @@ from kernrec.compile import compile_source
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.util.small_floats import small_codes, small_values
 from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, run
 
 WIDE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
@@ -127,24 +128,7 @@ def test_bits_are_combined_and_counted(operation, pairs):
     np.testing.assert_array_equal(result, counted + numbers["c"])
 
 
-SOURCE = """
-#include <mma.h>
-using namespace nvcuda;
-extern "C" __global__ void k(const half* a, const half* b, float* c, int n) {
-    int row = blockIdx.y * 16, column = blockIdx.x * 16;
-    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
-    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
-    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
-    wmma::fill_fragment(sum, 0.0f);
-    for (int k = 0; k < n; k += 16) {
-        wmma::load_matrix_sync(x, a + row * n + k, n);
-        wmma::load_matrix_sync(y, b + column * n + k, n);
-        wmma::mma_sync(sum, x, y, sum);
-    }
-    for (int i = 0; i < sum.num_elements; i++) sum.x[i] = fmaxf(2.0f * sum.x[i], 0.0f);
-    wmma::store_matrix_sync(c + row * n + column, sum, n, wmma::mem_row_major);
-}
-"""
+SOURCE = beside(__file__, "wmma.cu")
 
 
 def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
@@ -178,19 +162,7 @@ LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 SMALLEST = {"e4m3": 2.0**-9, "e5m2": 2.0**-16}
 CODES = np.arange(256, dtype=np.uint8)
 
-PRODUCT = """
-extern "C" __global__ void product(const unsigned* a, const unsigned* b, float* d) {
-    unsigned x[4], y[2]; float z[4];
-    int g = threadIdx.x / 4, t = threadIdx.x % 4;
-    for (int r = 0; r < 4; ++r) x[r] = a[(g + 8 * (r % 2)) * 8 + t + 4 * (r / 2)];
-    for (int r = 0; r < 2; ++r) y[r] = b[g * 8 + t + 4 * r];
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.A.B.f32"
-        " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(z[0]), "=f"(z[1]), "=f"(z[2]), "=f"(z[3])
-        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "f"(0.5f));
-    for (int r = 0; r < 4; ++r) d[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = z[r];
-}
-"""
+PRODUCT = beside(__file__, "product.cu")
 CONVERT = """
 extern "C" __global__ void convert(const float* x, unsigned short* codes, unsigned* halves) {
     unsigned short pair; unsigned half;

@@ -1,6 +1,7 @@
 """Test that the parser and the verifier accept PTX of compilers, and refuse the rest in one line with its place."""
 
 import pickle
+import tomllib
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from kernrec.ptx.ir.operand import (
     agrees,
 )
 from tests.fuzz.instructions import SAMPLE
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import module
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -207,27 +209,7 @@ def test_registers_accept_types_of_their_size(register, wanted):
 
 
 REPLACED = "add.u32 %r1, %r1, %r2;"
-FORMS = {
-    "mul.wide.u64 %d1, %d2, %d3": "mul.wide has no type .u64; mul and mad have it for .u16, .s16, .u32 and .s32",
-    "sin.wide.f32x2 %d1, %d2": "sin.wide has no type .f32x2",
-    "bar.sync <0": "cannot read the operand '<0'",
-    "bar.sync": "0 operands, 1 to 2 expected",
-    "bar.red.u16.tf32 %r1": "bar.red.u16.tf32 is none of sync, arrive, red.popc.u32, red.and.pred and red.or.pred",
-    "bar.red.and.pred %p1, %p2": "2 operands, 3 or 4 expected",
-    "ld.global.bf16x2 %r1, [%d1]": "ld has no type .bf16x2",
-    "or.f64 %g1, %g2, %g3": "the emulator does not support or.f64: the type .f64",
-    "copysign.u16 %h1, %h2, %h3": "the emulator does not support copysign",
-    "dp4a.u32.red %r1, %r2, %r3, %r1": "the emulator does not support dp4a",
-    "dp2a.u32.u32 %r1, %r2": "the emulator does not support dp2a",
-    "slct.u16.pred.s8 %h2, %c2, %c1, %c3": "the emulator does not support slct",
-    "redux.sync.max.u16x2 %r1, %r1, %r2": "the emulator does not support redux",
-    "brx.idx %r1": "the emulator does not support brx",
-    "tex %r3, %r1, %r2, %r3, [shm]": "the emulator does not support tex",
-    "activemask.b32": "the emulator does not support activemask",
-    "movmatrix.sync.aligned.m8n8.trans.b16": "the emulator does not support movmatrix",
-    "wgmma %r1": "the emulator does not support wgmma",
-    "wmma %r1, %r2": "the emulator does not support wmma",
-}
+FORMS = tomllib.loads(beside(__file__, "forms.toml"))
 
 
 @pytest.mark.parametrize("guard", ["", "@%p1 "])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.state.special_registers import registers_at_launch
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, run
 
 THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
@@ -299,16 +300,7 @@ def test_inactive_lanes_may_hold_any_address():
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
 
 
-KERNEL = """
-extern "C" __global__ void __launch_bounds__(384, 1) k(int* o) {
-    if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 LESS;");
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 MORE;");
-    }
-    o[threadIdx.x] = threadIdx.x;
-}
-"""
+KERNEL = beside(__file__, "memory.cu")
 
 
 def launch(less: int, more: int) -> np.ndarray:

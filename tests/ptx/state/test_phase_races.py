@@ -4,74 +4,12 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, run
 
 CHUNKS, WORDS = 7, 64
-HELPERS = r"""
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void start(void* bar, int n) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(n));
-}
-__device__ void arrive(void* bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at(bar)) : "memory");
-}
-__device__ void expect(void* bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
-}
-__device__ bool test(void* bar, int parity) {
-    int done;
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-                 : "=r"(done) : "r"(at(bar)), "r"(parity) : "memory");
-    return done;
-}
-__device__ void wait(void* bar, int parity) { while (!test(bar, parity)); }
-__device__ void copy(void* to, const void* from, int bytes, void* bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :: "r"(at(to)), "l"(from), "r"(bytes), "r"(at(bar)) : "memory");
-}
-"""
-PIPELINE = (
-    HELPERS
-    + r"""
-// Warp 0 loads chunks into two buffers in turn; warps 1 and 2 double them into another two, which thread 32 stores.
-extern "C" __global__ void k(const int* x, int* out) {
-    __shared__ __align__(128) int in[2][64], doubled[2][64];
-    __shared__ unsigned long long full[2], empty[2];
-    if (threadIdx.x == 0)
-        for (int i = 0; i < 2; i++) { start(&full[i], 1); start(&empty[i], 64); }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        if (threadIdx.x == 0)
-            for (int c = 0; c < 7; c++) {
-                int s = c & 1, phase = c / 2 & 1;
-                wait(&empty[s], phase ^ 1);
-                expect(&full[s], 256);
-                copy(in[s], x + c * 64, 128, &full[s]);
-                copy(in[s] + 32, x + c * 64 + 32, 128, &full[s]);
-            }
-        return;
-    }
-    int t = threadIdx.x - 32;
-    for (int c = 0; c < 7; c++) {
-        int s = c & 1, phase = c / 2 & 1;
-        wait(&full[s], phase);
-        int value = in[s][63 - t];
-        arrive(&empty[s]);
-        if (t == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-        asm volatile("bar.sync 1, 64;" ::: "memory");
-        doubled[s][t] = 2 * value;
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync 2, 64;" ::: "memory");
-        if (t == 0) {
-            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;"
-                         :: "l"(out + c * 64), "r"(at(doubled[s])) : "memory");
-            asm volatile("cp.async.bulk.commit_group;");
-        }
-    }
-    if (t == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-"""
-)
+HELPERS = beside(__file__, "helpers.cu")
+PIPELINE = HELPERS + beside(__file__, "pipeline.cu")
 
 RELEASE = """        int value = in[s][63 - t];
         arrive(&empty[s]);"""
@@ -110,27 +48,7 @@ def test_broken_pipeline_is_an_error(refuses):
     ])  # fmt: skip
 
 
-SOME = (
-    HELPERS
-    + r"""
-// Three warps; warp 2 writes what warp 0 reads.
-extern "C" __global__ void k(int* out) {
-    __shared__ int held[32];
-    __shared__ unsigned long long unused;
-    if (threadIdx.x == 0) start(&unused, 1);
-    __syncthreads();
-    if (threadIdx.x >= 64) {
-        held[threadIdx.x - 64] = threadIdx.x;
-        WRITER
-    } else if (threadIdx.x < 32) {
-        READER
-        out[threadIdx.x] = held[31 - threadIdx.x];
-    } else {
-        OTHER
-    }
-}
-"""
-)
+SOME = HELPERS + beside(__file__, "some.cu")
 
 
 @pytest.mark.parametrize(("writer", "reader", "other", "right"), [
@@ -154,42 +72,7 @@ def test_partial_barrier_orders_only_its_waiting_warps(writer, reader, other, ri
             emulate(cuda(source, "sm_90a"), launch, check_races=True)
 
 
-PRODUCTS = (
-    HELPERS
-    + r"""
-// Thread 128 loads one tile after the other into the same place; a warpgroup multiplies it.
-extern "C" __global__ void k(const char* x, float* out) {
-    __shared__ __align__(128) char tile[2304];
-    __shared__ unsigned long long full, empty;
-    if (threadIdx.x == 0) { start(&full, 1); start(&empty, 128); }
-    __syncthreads();
-    if (threadIdx.x >= 128) {
-        for (int c = 0; threadIdx.x == 128 && c < 3; c++) {
-            wait(&empty, c & 1 ^ 1);
-            expect(&full, 2304);
-            copy(tile, x, 2304, &full);
-        }
-        return;
-    }
-    float sum[4];
-    asm volatile(".reg .f32 d<4>;");  // not copied by the compiler while a product is under way
-    unsigned long long a = 16ull << 32 | 8 << 16 | at(tile) >> 4, b = 16ull << 32 | 8 << 16 | at(tile + 2048) >> 4;
-    for (int c = 0; c < 3; c++) {
-        wait(&full, c & 1);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {d0, d1, d2, d3}, %0, %1, p, 1, 1, 0, 0; }"
-                     :: "l"(a), "l"(b), "r"(c) : "memory");
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        arrive(&empty);
-    }
-    asm volatile("mov.f32 %0, d0;\nmov.f32 %1, d1;\nmov.f32 %2, d2;\nmov.f32 %3, d3;"
-                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3]));
-    out[threadIdx.x] = sum[0] + sum[1] + sum[2] + sum[3];
-}
-"""
-)
+PRODUCTS = HELPERS + beside(__file__, "products.cu")
 
 
 def products(old: str = "", new: str = "") -> np.ndarray:
@@ -210,28 +93,7 @@ def test_tile_is_free_only_after_its_product_was_awaited():
         products(wait + arrival, arrival + wait)
 
 
-PAIR = (
-    HELPERS
-    + r"""
-// Block 1 arrives at a barrier of block 0, which does not wait for that.
-extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const int* x) {
-    __shared__ __align__(128) int s[32];
-    __shared__ unsigned long long told, full;
-    unsigned rank, there;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    if (threadIdx.x == 0) { start(&told, 1); start(&full, 1); }
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-    if (rank == 1 && threadIdx.x == 0) {
-        expect(&full, 128);
-        copy(s, x, 128, &full);
-        wait(&full, 0);
-        asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at(&told)));
-        asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
-    }
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-}
-"""
-)
+PAIR = HELPERS + beside(__file__, "pair.cu")
 
 
 def test_block_stays_until_its_cluster_has_finished_with_its_memory():
@@ -292,27 +154,7 @@ def test_barrier_of_one_block_does_not_order_another():
         check(body)
 
 
-HANDS_ON = r"""
-__device__ void release(unsigned* flag) {
-    asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flag) : "memory");
-}
-__device__ unsigned look(unsigned* flag) {
-    unsigned value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-    return value;
-}
-// Each block leaves squares for the next one; warp w takes what thread 63 - t of the block before stored.
-extern "C" __global__ void k(int* left, unsigned* flags, int* out) {
-    unsigned t = threadIdx.x, block = blockIdx.x;
-    left[block * 64 + t] = (block * 64 + t) * (block * 64 + t);
-    __syncthreads();
-    if (t == 0) release(flags + block);
-    if (block) {
-        while (look(flags + block - 1) == 0);
-        out[block * 64 + t] = left[(block - 1) * 64 + 63 - t];
-    }
-}
-"""
+HANDS_ON = beside(__file__, "hands_on.cu")
 BREAKS = {
     "relaxed store": ("st.release.gpu", "st.relaxed.gpu", "race: warp . of block number . reads byte .* of left"),
     "relaxed look": ("ld.acquire.gpu", "ld.relaxed.gpu", "race: warp . of block number . reads"),
@@ -365,19 +207,7 @@ def test_ordering_is_transitive():
     assert hand_on(after, 20) == [(63 - t) ** 2 for _ in range(1, 20) for t in range(64)]
 
 
-COUNTED = r"""
-// The last block to arrive adds up what all left.
-extern "C" __global__ void k(int* left, unsigned* flags, int* out) {
-    __shared__ unsigned before;
-    left[blockIdx.x * 64 + threadIdx.x] = blockIdx.x;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(flags) : "memory");
-    __syncthreads();
-    if (before == gridDim.x - 1)
-        for (int b = 0; b < gridDim.x; b++) out[64 + threadIdx.x] += left[b * 64 + threadIdx.x];
-}
-"""
+COUNTED = beside(__file__, "counted.cu")
 
 
 @pytest.mark.parametrize("blocks", [4, 40])

@@ -29,42 +29,11 @@ from kernrec.recommender.request import power_limits
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
+from tests.helpers.paths import beside
 from tests.helpers.refusals import Refuses
 
-SOURCE = """
-extern "C" __global__ void rowsum(const float* x, float* y, int width) {
-    float sum = 0.0f;
-    for (int i = threadIdx.x; i < width; i += blockDim.x)
-        sum += x[(size_t) blockIdx.x * width * STRIDE + i * STRIDE];
-    extern __shared__ float part[];
-    part[threadIdx.x] = sum;
-    __syncthreads();
-    for (int step = blockDim.x / 2; step; step /= 2) {
-        if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) y[blockIdx.x] = part[0];
-}
-"""
-SPEC = """
-name = "rowsum"
-source = "rowsum.cu"
-constraints = ["threads <= width"]
-[problem]
-dims = { rows = 65536, width = 512 }
-[problem.tensors]
-x = { shape = ["rows", "width", "8"] }
-y = { shape = ["rows"], role = "output" }
-[tunables]
-threads = { values = [32, 64, 128, 256] }
-stride = { values = [1, 8], meaning = "1: the lanes' elements lie side by side" }
-[[launch]]
-entry = "rowsum"
-grid = ["rows"]
-block = ["threads"]
-shared = "4 * threads"
-arguments = ["x", "y", "i32 width"]
-"""
+SOURCE = beside(__file__, "kernel.cu")
+SPEC = beside(__file__, "kernel.toml")
 GPU = find_gpu("rtx4090")
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -387,25 +356,7 @@ def test_inconsistent_spec_is_refused_in_one_line(folder: Path, tmp_path: Path, 
     assert "\n" not in str(raised.value)
 
 
-TEXTURE_SPEC = """
-name = "soften"
-source = "soften.cu"
-[problem]
-dims = { width = 256, height = 128 }
-[problem.tensors]
-out = { shape = ["height", "width"], role = "output", texture = {} }
-[problem.tensors.image]
-shape = ["height", "width", 2]
-dtype = "u8"
-texture = { channels = 2, filter = "linear", unit_range = true }
-[tunables]
-bx = { values = [32, 64] }
-[[launch]]
-entry = "soften"
-grid = ["ceil_div(width, bx)", "height"]
-block = ["bx"]
-arguments = ["texture image", "surface out"]
-"""
+TEXTURE_SPEC = beside(__file__, "texture_spec.toml")
 TEXTURE_SOURCE = """
 extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t out) {
     int x = blockIdx.x * BX + threadIdx.x, y = blockIdx.y;
@@ -432,16 +383,7 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path,
 
 def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
     """The source is typical C++, with a mangled kernel name and a template."""
-    (tmp_path / "add.cu").write_text("""
-    template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }
-    __global__ void reduce(const float* x, float* y, int columns) {
-        float part[UNROLL] = {};
-        for (int i = threadIdx.x; i < columns; i += 32 * UNROLL)
-            for (int j = 0; j < UNROLL; j++) if (i + 32 * j < columns) part[j] += x[blockIdx.x * columns + i + 32 * j];
-        float s = sum(part);
-        for (int step = 16; step; step /= 2) s += __shfl_down_sync(~0u, s, step);
-        if (threadIdx.x == 0) y[blockIdx.x] = s;
-    }""")
+    (tmp_path / "add.cu").write_text(beside(__file__, "known_op.cu"))
     (tmp_path / "kernel.toml").write_text("""
     name = "mine"
     op = "reduce"

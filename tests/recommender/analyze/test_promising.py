@@ -19,6 +19,7 @@ from kernrec.recommender.analyze import kernel as analysis
 from kernrec.recommender.analyze import profile_configs as profiling
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+from tests.helpers.paths import beside
 
 GPU = find_gpu("rtx4090")
 SOURCE = """
@@ -27,25 +28,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n) {
     if (i < n) y[i] = 2.0f * x[i];
 }
 """
-SPEC = """
-name = "scale"
-source = "scale.cu"
-[problem]
-dims = { n = 1048576 }
-[problem.tensors]
-x = { shape = ["n"] }
-y = { shape = ["n"], role = "output" }
-[tunables]
-threads = { values = [256] }
-tile = { values = [1, 2, 4, 8, 16, 32, 64] }
-unroll = { values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }
-flag = { values = [0, 1, 2] }
-[[launch]]
-entry = "scale"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x", "y", "i32 n"]
-"""
+SPEC = beside(__file__, "promising.toml")
 
 
 class Profiles:

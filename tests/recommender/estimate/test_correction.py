@@ -31,6 +31,7 @@ from kernrec.recommender.explain.report import explainable
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
+from tests.helpers.paths import beside
 
 pytest.importorskip("xgboost")
 
@@ -175,28 +176,8 @@ def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     assert "source learned: model matmul, trained on rtx4090" in printed.err
 
 
-SOURCE = """
-__global__ void rowsum(const float* x, float* y, int columns) {
-    float s = 0.0f;
-    for (int i = threadIdx.x; i < columns; i += 32 * UNROLL)
-        for (int j = 0; j < UNROLL; j++) if (i + 32 * j < columns) s += x[blockIdx.x * columns + i + 32 * j];
-    for (int step = 16; step; step /= 2) s += __shfl_down_sync(~0u, s, step);
-    if (threadIdx.x == 0) y[blockIdx.x] = s;
-}
-"""
-SPEC = """
-name = "mine"
-op = "reduce"
-dtypes = ["f32"]
-layouts = ["row"]
-source = "mine.cu"
-tunables = { unroll = { values = [1, 2, 4, 8] } }
-[[launch]]
-entry = "rowsum"
-grid = ["rows"]
-block = ["32"]
-arguments = ["x", "y", "i32 columns"]
-"""
+SOURCE = beside(__file__, "correction.cu")
+SPEC = beside(__file__, "correction.toml")
 
 
 def test_custom_kernel_is_learned_from_its_measurements(tmp_path):

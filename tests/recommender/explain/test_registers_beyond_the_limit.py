@@ -17,44 +17,15 @@ from kernrec.recommender.request import Objective, Query
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
+from tests.helpers.paths import beside
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
 GPU = find_gpu("rtx3090")
 BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
 """20 warps of 104 registers take 66,560 of the SM's 65,536. Registers are allocated in steps of 8 a thread."""
-SOURCE = """
-extern "C" __global__ void __maxnreg__(REGISTERS) many(const float *x, float *y, int n)
-{
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    float a[112];
-#pragma unroll
-    for (int j = 0; j < 112; ++j)
-        a[j] = x[i + j * n];
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < 112; ++j)
-        sum += a[j] * a[111 - j] * a[(j + 50) % 112];
-    y[i] = sum;
-}
-"""
-SPEC = """
-name = "many"
-source = "many.cu"
-[problem]
-dims = { n = 1280 }
-[problem.tensors]
-x = { shape = ["n", "112"] }
-y = { shape = ["n"], role = "output" }
-[tunables]
-threads = { values = [640] }
-registers = { values = [88, 104] }
-[[launch]]
-entry = "many"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x", "y", "i32 n"]
-"""
+SOURCE = beside(__file__, "registers_beyond_the_limit.cu")
+SPEC = beside(__file__, "registers_beyond_the_limit.toml")
 EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
 
 
@@ -105,20 +76,7 @@ def test_kernel_without_float_instructions_has_no_roofline_share(tmp_path):
         " y[i] = x[i] ^ (x[i] >> 3); }"
     )
     (tmp_path / "steps.toml").write_text(
-        SPEC[: SPEC.index("[problem]")].replace("many", "steps")
-        + """[problem]
-dims = { n = 65536 }
-[problem.tensors]
-x = { shape = ["n"], dtype = "i32" }
-y = { shape = ["n"], dtype = "i32", role = "output" }
-[tunables]
-threads = { values = [128, 256] }
-[[launch]]
-entry = "steps"
-grid = ["ceil_div(n, threads)"]
-block = ["threads"]
-arguments = ["x", "y"]
-"""
+        SPEC[: SPEC.index("[problem]")].replace("many", "steps") + beside(__file__, "without_floats.toml")
     )
     own = {"KERNREC_DB": str(tmp_path / "own.duckdb")} | {k: v for k, v in os.environ.items() if k != "KERNREC_DB"}
     done = run_here("analyze", tmp_path / "steps.cu", "--spec", tmp_path / "steps.toml", "--gpu", "t4", variables=own)

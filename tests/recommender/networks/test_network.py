@@ -1,4 +1,4 @@
-"""Test whole networks: totals, intervals, sweeps, energy bills and comparisons of GPUs."""
+"""Test whole networks: totals, intervals, sweeps and comparisons of GPUs."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.backend import backend_of
-from kernrec.recommender.networks.compare import ComparedGpu, Tariff, bills, compare_gpus
+from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
@@ -127,7 +127,7 @@ def test_8_bit_dtype_applies_only_to_quantized_layers(recommender):
     dtypes = {layer.name: layer.answer.problem.dtype for layer in answer.layers}
     assert dtypes["mlp down_proj"] == dtypes["attention qkv_proj"] == "f8e4m3"
     assert {dtypes[name] for name in ("lm_head", "attention")} == {"bf16"}
-    assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
+    assert any(note.startswith("totals are per GPU, for one of 4") for note in answer.notes)
 
 
 @pytest.mark.parametrize(("rows", "layout"), [(64, None), (64, "nt"), (64, "nn"), (33, "nt")])
@@ -192,21 +192,6 @@ def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
     assert free.total.energy_j.value <= rows[0].total.energy_j.value
     least = rows[best_of(rows, Query(Objective.ENERGY))]
     assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
-
-
-def test_bill_counts_the_same_passes_for_all_totals(decode):
-    assert decode.today is not None
-    year = {bill.name: bill for bill in bills(decode.totals, Tariff(200, (0.25, "EUR"), 380.0), decode.today)}
-    today = year[decode.today.name]
-    assert today.energy_kwh == pytest.approx(200 * 8760 * decode.today.power_w / 1e3)
-    assert (today.cost, today.currency) == (pytest.approx(today.energy_kwh * 0.25), "EUR")
-    assert today.carbon_kg == pytest.approx(today.energy_kwh * 0.38)
-    for total in decode.totals:
-        bill = year[total.name]
-        assert bill.energy_kwh == pytest.approx(today.energy_kwh * total.energy_j.value / decode.today.energy_j.value)
-        if total is not decode.today:
-            assert bill.versus == today.name
-            assert bill.more_kwh + today.energy_kwh == pytest.approx(bill.energy_kwh)
 
 
 def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(

@@ -1,0 +1,3 @@
+// TF32 convolution on tensor cores: see conv2d_mma.cuh.
+
+#include "conv2d_mma.cuh"
