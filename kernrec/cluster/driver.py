@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits, sources_hash
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply, sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
@@ -37,14 +37,6 @@ _NO_GPU_S = 60.0
 """Seconds without any responding GPU after which the campaign ends. Machines may be restarting until then."""
 _MOST_LOSSES = 3
 """Number of successive crashes, without a completed visit between them, after which a GPU is excluded."""
-
-
-class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
-    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
-
-
-Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
 
 
 @dataclass

@@ -101,6 +101,14 @@ class Answer:
     """
 
 
+class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
+    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
+
+
+Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
+"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
+
+
 class SentRecords:
     """Queue of the records that a visit sends to the driver. It takes the place of a journal on the actor's machine."""
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from kernrec.cluster.driver import GpuLost, Reply
-from kernrec.cluster.gpu_actor import GpuActor
+from kernrec.cluster.gpu_actor import GpuActor, GpuLost, Reply
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 

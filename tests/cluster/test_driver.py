@@ -10,8 +10,8 @@ import pytest
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.commands import SharedProblems
-from kernrec.cluster.driver import Driver, GpuLost, Reply
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits
+from kernrec.cluster.driver import Driver
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernrec.cluster.driver import GpuLost, Reply
-from kernrec.cluster.gpu_actor import GpuActor
+from kernrec.cluster.gpu_actor import GpuActor, GpuLost, Reply
 
 Event = Callable[["GpuCluster", int], None]
 
