@@ -165,7 +165,7 @@ def test_program_is_analyzed_without_options(tmp_path):
     assert 'block = ["64"]' in stated.text
 
 
-def test_an_instance_that_the_template_does_not_have_is_named(tmp_path, refuses):
+def test_unknown_template_instance_is_named(tmp_path, refuses):
     (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
     refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
     refuses(lambda: draft_spec(source, LaunchWords()))

@@ -139,7 +139,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_an_instruction_class_without_a_figure_costs_as_other():
+def test_instruction_class_without_a_figure_costs_as_much_as_other():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -165,7 +165,7 @@ def test_limit_outside_an_assumed_range_is_accepted():
     assert limited.power_w <= 90.0 * (1 + 1e-12)
 
 
-def test_a_data_center_card_with_a_workstation_title_runs_at_its_boost_clock_at_most():
+def test_data_center_gpu_with_a_workstation_title_stays_at_its_boost_clock():
     gpu = dataclasses.replace(find_gpu("a100-sxm4-80gb"), title="NVIDIA RTX A100")
     assert PowerModel.for_gpu(gpu).maximum_hz == gpu.boost_clock_hz
 
@@ -244,7 +244,7 @@ def test_l4_under_full_fma_load_runs_above_its_base_clock():
     assert limited.power_w[0] == pytest.approx(gpu.tdp_w, rel=0.01)
 
 
-def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its_limit():
+def test_throughput_per_watt_of_a_blackwell_workstation_gpu_hardly_depends_on_its_limit():
     gpu = find_gpu("rtx-pro-6000")
     model, flops = PowerModel.for_gpu(gpu), 2 * 8192.0**3
     core_j, dram_j = model.dynamic({"mma.f16": flops, "shared.wavefronts": flops * 2e-4, "l2.sectors": flops * 2e-4})
