@@ -69,8 +69,8 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
         UsageError: An option applies only to a single kernel.
         KernrecError: No kernel could be analyzed.
     """
-    if wanted.measure or wanted.cluster:
-        raise UsageError("--measure and --cluster are for one kernel and one GPU: name the kernel as in file.cu:kernel")
+    if wanted.measure:
+        raise UsageError("--measure is for one kernel and one GPU: name the kernel as in file.cu:kernel")
     stated = [
         name for name in ("shape", "grid", "block", "arguments", "arg", "tune", "shared") if getattr(wanted, name)
     ]

@@ -55,7 +55,6 @@ class AnalyzeOptions(options.Options):
     effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
     budget: Annotated[int, option("Maximum instructions per block.")] = 20_000_000
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
-    cluster: options.Cluster = None
     as_json: AsJson = False
 
     @property

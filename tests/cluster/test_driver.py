@@ -10,8 +10,8 @@ import pytest
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.commands import SharedProblems
-from kernrec.cluster.driver import Driver, GpuLost, Reply
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits
+from kernrec.cluster.driver import Driver
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
@@ -35,7 +35,7 @@ def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
 
 
 class Scripted:
-    """Stand-in for `Cluster` whose GPUs return scripted replies at once."""
+    """Stand-in for `RayCluster` whose GPUs return scripted replies at once."""
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
@@ -55,14 +55,14 @@ class Scripted:
         return new
 
     def call(self, gpu: str, method: str, *arguments: object) -> None:
-        """See `Cluster.call`."""
+        """See `RayCluster.call`."""
         if method == "measure":
             with sqlite3.connect(self.journal) as reader:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """See `Cluster.wait`."""
+        """See `RayCluster.wait`."""
         for gpu, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
                 yield gpu, Greeting("node", self.sources.get(gpu, "sources"))
@@ -75,7 +75,7 @@ class Scripted:
                     yield gpu, reply
 
     def close(self) -> None:
-        """See `Cluster.close`."""
+        """See `RayCluster.close`."""
 
 
 def opened(**changed: Any) -> Answer:
@@ -83,7 +83,7 @@ def opened(**changed: Any) -> Answer:
 
 
 def done(*records: dict[str, Any], **more: Any) -> list[Reply]:
-    return [*records, Answer(CARD.title, CARD, **{"over": True, **more})]
+    return [*records, Answer(CARD.title, CARD, **more)]
 
 
 def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, 
         "third": Answer("node-3", error="no such file"),
     }
     rows = closed(*(row(config) for config in range(3)))
-    cluster.replies = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
+    cluster.replies = [done(*rows, row(3, block=1), error="no space left on device")]
     notes = run(cluster, tmp_path)
     assert sorted(notes) == [
         "node-3: no such file; the campaign continues without this GPU",
@@ -162,19 +162,10 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
-def test_config_budget_is_shared_by_all_gpus(cluster, tmp_path):
-    cluster.opened = {"first": opened()}
-    cluster.replies = [done(*closed(*(row(config) for config in range(5))), over=False)]
-    run(cluster, tmp_path)
-    (_, first), (_, second) = cluster.visits
-    assert first.planned.most == second.planned.most == 12
-    assert (len(first.earlier), len(second.earlier)) == (0, 5)
-
-
 def test_rows_are_journaled_before_the_next_call_and_drifted_rows_count(cluster, tmp_path):
-    cluster.opened = {"first": opened()}
+    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
-    cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
+    cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), error="full")]
     run(cluster, tmp_path)
     assert cluster.journaled == [0, 8]
     outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]

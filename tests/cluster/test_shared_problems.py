@@ -1,16 +1,11 @@
-"""Test that GPUs sharing problems measure every config exactly once, whenever a GPU dies."""
-
-from collections import Counter
-
-import hypothesis.strategies as st
-import numpy as np
-from hypothesis import given
+"""Test how the GPUs of a model share a list of problems."""
 
 from kernrec.cluster.commands import SharedProblems
-from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
+from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
-from tests.helpers.depth import few_examples
+
+GPUS = ["gpu-0", "gpu-1", "gpu-2"]
 
 
 def problems(*sizes: int) -> list[PlannedProblem]:
@@ -30,63 +25,28 @@ def measured(task: Task) -> Measurement:
     })  # fmt: skip
 
 
-def screened(visit: Visit, count: int) -> list[Task]:
-    """Return the next `count` configs that a GPU measures in a visit."""
-    planned = visit.planned
-    places = {task.key: i for i, task in enumerate(planned.tasks)}
-    tried = [places[row.identity.kernel, "h", f'{{"a":{row.identity.config["a"]}}}'] for row in visit.earlier]
-    order = np.setdiff1d(np.arange(len(planned.tasks)), tried)
-    assert planned.most is not None
-    return [planned.tasks[i] for i in order[: min(count, planned.most - len(set(tried)))]]
-
-
-def test_each_problem_stays_on_one_gpu():
-    shared = SharedProblems(problems(100, 100), None)
-    gpus = ["gpu-0", "gpu-1", "gpu-2"]
-    visits = [shared.next(gpu, gpus) for gpu in gpus]
+def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
+    shared = SharedProblems(problems(100, 10), 30)
+    visits = [shared.next(gpu, GPUS) for gpu in GPUS]
     assert [visit and visit.planned.name for visit in visits] == ["problem-0", "problem-1", None]
-    assert visits[1] is not None
-    for over in (False, True):
-        shared.done(visits[1], 1.0, over)
-        assert shared.next("gpu-2", gpus) is None
-        assert (shared.next("gpu-1", gpus) is None) is over
+    assert [visit.planned.most for visit in visits if visit] == [15, 10]
+    assert [visit.planned.share for visit in visits if visit] == [1.0, 1.0]
 
 
-@few_examples(30)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
-def test_each_config_is_measured_once(moves, most):
-    """In each move, a GPU measures up to 9 configs of its visit, or dies and leaves the visit to the next GPU."""
-    planned = problems(17, 30, 23)
-    shared = SharedProblems(planned, most)
-    gpus = [f"gpu-{number}" for number in range(4)]
-    under_way: dict[str, Visit] = {}
-    lost: list[Visit] = []
-    times: Counter[tuple[str, int]] = Counter()
+def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
+    shared = SharedProblems(problems(*[5] * 8), None)
+    shares = []
+    while (visit := shared.next("gpu-0", GPUS[:2])) is not None:
+        shares.append(visit.planned.share)
+        shared.done(visit, 1.0)
+    assert shares == [2 / 8, 2 / 7, 2 / 6, 2 / 5, 2 / 4, 2 / 3, 1.0, 1.0]
 
-    def work(gpu: str, count: int) -> bool:
-        """Measure up to `count` configs; return whether there was anything to measure."""
-        visit = under_way.pop(gpu, None) or (lost.pop() if lost else shared.next(gpu, gpus))
-        if visit is None:
-            return False
-        tasks = screened(visit, count)
-        for task in tasks:
-            times[task.problem.key, task.config["a"]] += 1
-            shared.learn(measured(task))
-        shared.done(visit, 1.0, over=len(tasks) == len(screened(visit, 1000)))
-        return True
 
-    for number, count, dies in moves:
-        gpu = gpus[number]
-        if dies and gpu in under_way:
-            lost.append(under_way.pop(gpu))
-        elif gpu not in under_way and (visit := lost.pop() if lost else shared.next(gpu, gpus)):
-            under_way[gpu] = visit
-        else:
-            work(gpu, count)
-    for gpu in list(under_way):
-        work(gpu, 1000)
-    while sum(work(gpu, 1000) for gpu in gpus):
-        pass
-    assert set(times.values()) == {1}
-    part = -(-most // 3)
-    assert Counter(key for key, _ in times) == {p.problem.key: min(part, len(p.tasks)) for p in planned}
+def test_earlier_measurements_are_sent_and_new_ones_are_counted():
+    planned = problems(3, 3)
+    shared = SharedProblems(planned, None)
+    shared.begin([measured(planned[0].tasks[1])])
+    visits = [shared.next("gpu-0", GPUS) for _ in planned]
+    assert [len(visit.earlier) for visit in visits if visit] == [1, 0]
+    shared.learn(measured(planned[1].tasks[0]))
+    assert [(result.measured, result.earlier) for result in shared.results] == [(0, 1), (1, 0)]
