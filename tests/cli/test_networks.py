@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import shlex
 
 import pytest
 
@@ -39,17 +38,7 @@ def test_first_screen_fits_80_columns_with_totals_first(op, capsys, monkeypatch)
     assert len(lines) <= 60
     places = [next(n for n, line in enumerate(lines) if line.startswith(start)) for start in ("runs ", "layer ")]
     assert places == sorted(places)
-    command = next(n for n, line in enumerate(lines) if line.endswith("on its own:")) + 1
-    assert lines[command].startswith("  kernrec recommend --op")
-
-
-def test_suggested_next_command_works(capsys):
-    assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
-    _, command = capsys.readouterr().out.split("on its own:\n")
-    words = shlex.split(command.replace("\\\n", ""))
-    assert words[:2] == ["kernrec", "recommend"]
-    assert run([*words[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
+    assert lines[-1].startswith("next: --power-limit sweep")
 
 
 def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):

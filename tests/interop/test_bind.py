@@ -46,7 +46,7 @@ def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type
     return import_bound(database, Recording(path, **inputs), kernel, kernel.definition.problem())
 
 
-def test_bound_rows_get_the_kernel_hash_and_keep_who_measured(database, kernel, write):
+def test_bound_rows_get_the_kernel_hash_and_keep_their_recorder(database, kernel, write):
     done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
     assert (done.parts[0].kernel, done.results, done.added) == ("scale", 2, 2)
     rows = database.rows("measurement")
@@ -70,7 +70,7 @@ def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kerne
         bind(database, kernel, other, gpu="rtx3090")
 
 
-def test_a_csv_with_named_columns_binds(database, kernel, write):
+def test_csv_with_named_columns_binds(database, kernel, write):
     rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
     text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
     done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
@@ -175,7 +175,7 @@ def test_oversized_parquet_file_is_refused(database, kernel, tmp_path):
         bind(database, kernel, path, gpu="rtx3090")
 
 
-def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel, write):
+def test_failed_config_that_the_spec_excludes_is_skipped_and_reported(database, kernel, write):
     path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
     done = bind(database, kernel, path)
     assert done.results == 1

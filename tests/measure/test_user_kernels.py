@@ -159,7 +159,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
         1: "ok", 2: "constraint", 4: "ok", 8: "incorrect",
     }  # fmt: skip
-    assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes, not of 8, 8, 4"
+    assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes; given: 8, 8, 4"
     assert {row["kernel_hash"] for row in rows.values()} == {kernel.hash}
     assert {rows[i]["checked_against"] for i in (1, 4, 8)} == {"reference of the op in float64"}
     assert all(0 < rows[i]["numeric_error"] <= rows[i]["tolerance"] for i in (1, 4))

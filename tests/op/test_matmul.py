@@ -26,7 +26,7 @@ def stored(problem: Problem, a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarr
 
 
 @given(sizes, sizes, sizes, st.integers(1, 4), layouts)
-def test_layout_changes_storage_but_not_the_product(m, n, k, batch, layout):
+def test_layout_changes_storage_but_not_the_result(m, n, k, batch, layout):
     plain, other = (MATMUL.problem("f64", which, m=m, n=n, k=k, batch=batch) for which in ("nn", layout))
     tensors = inputs(plain)
     expected = reference(plain, tensors)["c"]

@@ -169,7 +169,7 @@ def test_groups_must_divide_the_channels():
     assert refusal(CONV2D, c=64, h=8, w=8, k=63, groups=2) == "conv2d groups=2 must divide c=64 and k=63"
 
 
-def test_a_filter_larger_than_the_padded_input_is_refused():
+def test_filter_larger_than_the_padded_input_is_refused():
     message = refusal(CONV2D, c=1, h=1, w=9, k=1)
     assert message == (
         "conv2d has no output: the filter spans 3 (r=3, dilation=1) but the padded input only 1 (h=1, padding=0)"

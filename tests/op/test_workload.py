@@ -95,7 +95,7 @@ def test_layers_of_one_op_use_the_requested_dtype_and_layout():
     }
 
 
-def test_a_set_is_found_by_loose_spelling():
+def test_workload_is_found_by_loose_spelling():
     assert workload("ResNet-50") is workload("resnet50")
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
@@ -118,5 +118,5 @@ def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_is_refused_by_name(tmp_path, refuses):
+def test_missing_file_is_refused_by_name(tmp_path, refuses):
     refuses(lambda: load_workload(tmp_path / "absent.toml"))

@@ -203,7 +203,7 @@ def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
         assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3]
 
 
-def test_a_merge_takes_every_row_and_no_withdrawal(base: Path) -> None:
+def test_merge_adds_every_row_but_no_withdrawal(base: Path) -> None:
     notes: list[str] = []
     with Database.memory() as database:
         assert merge(database, base / "alice" / "data/kernrec/kernrec.duckdb", notes.append) == 7
@@ -213,7 +213,7 @@ def test_a_merge_takes_every_row_and_no_withdrawal(base: Path) -> None:
     assert note.startswith("not added: 1 withdrawal of ")
 
 
-def test_a_bundle_leaves_withdrawn_rows_out(base: Path) -> None:
+def test_bundle_excludes_withdrawn_rows(base: Path) -> None:
     alice = Person(base / "alice")
     alice.key()
     (folder := base / "segments").mkdir()

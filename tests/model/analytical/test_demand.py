@@ -57,7 +57,7 @@ def test_register_moves_are_the_assemblers_business():
     assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
 
 
-def test_integer_additions_leave_the_float_pipe_free_and_products_use_it():
+def test_integer_additions_leave_the_float_pipe_free_but_multiplications_use_it():
     floats = {"issue": 96.0, "issue__fma32": 64.0}
     for gpu in ("a100", "rtx3090", "t4"):
         alone = rates(gpu, **floats)
@@ -123,7 +123,7 @@ def test_memory_instruction_occupies_load_store_units_at_any_width(gpu, clk):
     assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4 * wavefront_clk
 
 
-def test_lanes_that_add_one_to_the_same_word_take_turns_before_ampere_alone():
+def test_lanes_that_add_one_to_a_word_take_turns_only_before_ampere():
     merged = {"issue": 1.0, "issue__atomic": 1.0, "shared__atomic_wavefronts": 1.0, "shared__atomic_repeats": 31.0}
     assert rates("a100", **merged)["shared memory"] == 1.0
     assert rates("t4", **merged)["shared memory"] == 32 * 2.0
@@ -169,7 +169,7 @@ def test_asynchronous_copies_reach_shared_memory_once_without_registers():
     assert per_clock["port"] == per_clock["L1"]
 
 
-def test_arithmetic_beside_products_of_warpgroups_is_told_from_that_of_warps():
+def test_arithmetic_between_wgmma_is_separate_from_that_between_mma():
     softmax = {"issue": 8.0, "issue__mufu": 4.0, "issue__mma": 1.0, "mma__f16": 4096.0}
     warps, groups = rates("h200", **softmax), rates("h200", **softmax, wgmma__f16=4096.0)
     assert (warps["between"], warps["between_groups"]) == (groups["between_groups"], groups["between"]) == (8.0, 0.0)

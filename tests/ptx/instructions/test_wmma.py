@@ -205,7 +205,7 @@ def test_second_of_a_converted_pair_is_in_the_lower_byte(nvrtc, kind):
 
 
 @pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e5m2", "e4m3")])
-def test_8_bit_products_match_numpy(nvrtc, a, b):
+def test_8_bit_matmuls_match_numpy(nvrtc, a, b):
     draw = np.random.default_rng(1)
     x = small_codes("f8" + a, draw.standard_normal((16, 32)).astype(np.float32))
     y = small_codes("f8" + b, draw.standard_normal((8, 32)).astype(np.float32))

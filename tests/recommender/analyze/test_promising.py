@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernrec.compile.pool import LocalProcessors
+from kernrec.compile.pool import Processors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
@@ -105,4 +105,4 @@ def test_large_space_starts_its_processes_once(kernel, tmp_path, monkeypatch):
     analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "part.duckdb")
     assert len(made.made) > 100, "more than the first part"
     (processors,) = seen
-    assert isinstance(processors, LocalProcessors)
+    assert isinstance(processors, Processors)

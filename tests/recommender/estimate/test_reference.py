@@ -78,7 +78,7 @@ def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
         assert (costs.value < costs.high).all()
 
 
-def test_deviations_of_the_engine_are_those_of_the_package() -> None:
+def test_engine_deviations_equal_those_of_the_package() -> None:
     assert engine.DEVIATIONS == DEVIATIONS
 
 

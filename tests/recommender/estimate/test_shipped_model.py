@@ -189,7 +189,7 @@ def test_model_of_a_single_gpu_does_not_apply_elsewhere(trained):
     np.testing.assert_array_equal(after, before)
 
 
-def test_both_models_apply_elsewhere_if_held_out_gpus_improved(tmp_path):
+def test_both_models_apply_to_other_gpus_if_held_out_gpus_improved(tmp_path):
     path = trained_on(tmp_path, MEASURED, ALIKE)
     _, both = predicted(Context([path]), OTHER)
     assert names(both) == ["matmul", "matmul_triton"]
