@@ -56,7 +56,7 @@ class CollectOptions(options.Options):
     workload: Annotated[str | None, option("Network whose layers to measure.")] = None
     dtype: Annotated[str | None, option("Data type of the tensors. Default: the op's first.")] = None
     layout: options.Layout = None
-    gpu: Annotated[str, option("GPU: auto, all, or its index on this machine.", "--gpu", callback=present)] = "auto"
+    gpu: Gpu = "auto"
     strategy: Annotated[
         str | None,
         option(

@@ -60,7 +60,7 @@ def push(wanted: PushOptions) -> None:
 
     def agree(leaving: "Sequence[Outgoing]", withdrawn: int) -> bool:
         for each in leaving:
-            print_leaving(each)
+            print_manifest(each.manifest)
         if withdrawn:
             print(f"pushed earlier, now withdrawn: {counted(withdrawn, 'measurement')}")
         if wanted.dry_run:
@@ -96,13 +96,6 @@ def asked_licence(others: str) -> str:
             ' "internal use at ACME"'
         )
     return str(typer.prompt(f"License of your rows for {others}, such as CC0-1.0 or internal use at ACME", err=True))
-
-
-def print_leaving(leaving: "Outgoing") -> None:
-    """Print a summary of the measurements to push or export, and which columns are anonymized."""
-    print_manifest(leaving.manifest)
-    for name, count in leaving.changed.items():
-        print(f"{name} is anonymized in {counted(count, 'measurement')}")
 
 
 def print_manifest(manifest: "Manifest") -> None:
