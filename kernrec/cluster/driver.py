@@ -253,8 +253,8 @@ class Driver:
     def _refusal(self, device: GpuIdentity) -> str | None:
         kind = self._kinds.get(device.gpu)
         if kind is not None and device.limits != kind.limits:
-            first, other = _limits_text(kind.limits), _limits_text(device.limits)
-            return f"its power limit and clocks ({other}) differ from those of the first GPU ({first})"
+            first, own = _limits_text(kind.limits), _limits_text(device.limits)
+            return f"its power limit and clocks ({own}) differ from those of the first GPU ({first})"
         if self._request.needs_energy and not device.measures_energy:
             return "it measures no energy"
         for other in self._identities():
