@@ -265,6 +265,17 @@ def test_sampled_tiles_move_like_declared_tiles(grid, wave, l2, tile):
     assert float(seen) == pytest.approx(float(declared[0]), rel=1e-6)
 
 
+def test_partly_written_sectors_are_read_from_dram_first():
+    def moved(stored_bytes: float) -> float:
+        written = Footprint(8192.0, (1.0, 1.0, 1.0), 1e9, True, stored_bytes=stored_bytes)
+        return float(sampled_dram_bytes((1000.0, 1.0, 1.0), [written], 10.0, 0.0))
+
+    whole = 8192.0 * 1000.0
+    assert moved(8192.0) == moved(np.inf) == whole
+    assert moved(1024.0) == pytest.approx(2.0 * whole)  # one float per sector
+    assert whole < moved(4096.0) < 2.0 * whole
+
+
 def test_halo_is_reread_only_after_it_left_the_cache():
     halo = Footprint(100.0, (0.8, 1.0, 1.0), 1e9, False)
     once = 100.0 * (1 + 0.8 * 999)
