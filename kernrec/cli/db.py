@@ -149,7 +149,7 @@ def export(wanted: ExportOptions) -> None:
         leaving = outgoing(opened, chosen, secret_of(own), folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{own} has no matching measurements")
-        share.print_leaving(leaving)
+        share.print_manifest(leaving.manifest)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
 
