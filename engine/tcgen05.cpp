@@ -93,7 +93,7 @@ Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
     const uint32_t lane = uint32_t(address >> 16) & 0xFFFF, within = warp % batch.warps_per_block % 4;
     if (lane != 32 * within && (form.move.shape == "32x32b" || lane != 32 * within + 16))
         batch.fail("lane " + std::to_string(lane) + " of tensor memory, where warp " + std::to_string(within) +
-                   " of a warpgroup reaches lanes from " + std::to_string(32 * within) + " on");
+                   " of a warpgroup can only access lanes from " + std::to_string(32 * within) + " on");
     return tensor_move_cells(form.move, uint32_t(address), form.split_columns);
 }
 

@@ -27,7 +27,7 @@ void TensorReads::write(uint32_t source, size_t place, uint32_t warp, bool is_co
     const size_t piece = place / kPiece;
     if (in_flight_ && readers_[piece])
         throw Fault(FaultKind::kEmulation, source,
-                    "writes shared memory that an operation in flight reads; it was not waited for");
+                    "writes shared memory that an unfinished operation reads; wait for the operation first");
     if (!is_copy) stored_[piece] = int16_t(warp + 1);
 }
 

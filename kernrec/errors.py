@@ -85,7 +85,7 @@ _LEAST_SIMILARITY = 0.5
 """Minimum `difflib` ratio of a suggestion: half of the letters match in order, as in `u7` and `u8`."""
 _NEAR = 0.6
 """Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names."""
-_FEW = 12
+_FEW = 16
 """Maximum number of names that a message lists in full if no name is similar to the typed name."""
 
 

@@ -57,9 +57,9 @@ POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
 
-IMPOSSIBLE = "faster than its bytes or its arithmetic"
-ABOVE_LIMIT, AT_LIMIT = "power above the limit", "power up to 5 % above the limit, stored as the limit"
-NO_PROBLEM, SLOWER = "no such problem", "slower kernel of the same stack"
+IMPOSSIBLE = "faster than physically possible"
+ABOVE_LIMIT, AT_LIMIT = "power above the limit", "with power lowered to the limit"
+NO_PROBLEM, SLOWER = "of no problem that kernrec supports", "slower than another kernel of the backend"
 
 
 def main() -> None:

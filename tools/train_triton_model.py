@@ -78,7 +78,7 @@ def caveats(groups: list[RowGroup]) -> list[str]:
     counts = Counter(problem_from_key(group.problem).dtype for group in groups)
     return [
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
-        "the cards are not named further than A100 and H100, and nobody stated their clocks",
+        "the variants of the A100 and H100 and their clocks are unknown",
         "data types: " + ", ".join(f"{count} problems in {dtype}" for dtype, count in sorted(counts.items())),
         "left out: configs and kinds of matrices without profiles, and matrices that are not dense",
     ]

@@ -1,6 +1,6 @@
--- The database of kernrec. Units are SI, in the names. Every table's key is a hash of the other columns of its row that
--- are not NULL (kernrec/store/identity.py), so equal rows have equal keys everywhere and merging is a set union;
--- a later migration may add a column that is NULL in old rows without changing a key. JSON is text in canonical form.
+-- kernrec's database. Units are SI and part of the names. The key of a row is a hash of its other columns that are not
+-- NULL (kernrec/store/rows.py), so equal rows have equal keys in all databases, and merging is a set union. A later
+-- migration may add a column that is NULL in old rows without changing their keys. JSON is text in canonical form.
 
 CREATE TABLE migration (
     id         INTEGER PRIMARY KEY,
@@ -8,7 +8,7 @@ CREATE TABLE migration (
     applied_at TIMESTAMP NOT NULL
 );
 
--- A catalog entry as it was when something was measured under its name.
+-- Catalog entry of a GPU as it was when the GPU was measured.
 CREATE TABLE gpu (
     gpu_id  VARCHAR PRIMARY KEY,
     name    VARCHAR NOT NULL,
@@ -19,16 +19,16 @@ CREATE TABLE gpu (
 CREATE TABLE kernel (
     kernel_id   VARCHAR PRIMARY KEY,
     name        VARCHAR NOT NULL,
-    kernel_hash VARCHAR NOT NULL,   -- of its specification and source, as the kernel library computes it
+    kernel_hash VARCHAR NOT NULL,   -- hash of its spec and source, as the kernel library computes it
     op          VARCHAR NOT NULL,
-    spec        VARCHAR NOT NULL,   -- kernel.toml as JSON, not canonical: the order of its tunables and dimensions counts
+    spec        VARCHAR NOT NULL,   -- kernel.toml as JSON, in the order of its tunables and dimensions
     source      VARCHAR NOT NULL    -- CUDA C++, or PTX
 );
 
 CREATE TABLE config (
     config_id VARCHAR PRIMARY KEY,
     kernel    VARCHAR NOT NULL,
-    tunables  VARCHAR NOT NULL      -- JSON: value of every tunable
+    tunables  VARCHAR NOT NULL      -- JSON: value of each tunable
 );
 
 CREATE TABLE problem (
@@ -40,7 +40,7 @@ CREATE TABLE problem (
     layout     VARCHAR NOT NULL
 );
 
--- The static profile of one launch of one code (compile-time tunables, dtype, layout) on one architecture.
+-- Static profile of one launch of compiled code (compile-time tunables, dtype, layout) on one architecture.
 CREATE TABLE profile (
     profile_id        VARCHAR PRIMARY KEY,
     kernel            VARCHAR NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE profile (
     counts            DOUBLE[] NOT NULL   -- (metrics, terms), terms fastest
 );
 
--- What a real device did. A log: rows are added, never changed.
+-- Log of measurements on real devices. Rows are only added, never changed.
 CREATE TABLE measurement (
     measurement_id         VARCHAR PRIMARY KEY,
     -- what ran
@@ -82,14 +82,14 @@ CREATE TABLE measurement (
     input_distribution     VARCHAR,
     input_footprint        DOUBLE CHECK (input_footprint > 0),   -- bytes touched over bytes of L2
     -- device
-    device                 VARCHAR,             -- name as the driver gives it
+    device                 VARCHAR,             -- name that the driver reports
     device_uuid_hash       VARCHAR,
     vbios                  VARCHAR,
     driver                 VARCHAR,
     cuda                   VARCHAR,
     cupy                   VARCHAR,
     nvml                   VARCHAR,
-    power_limit_w          DOUBLE CHECK (power_limit_w > 0),     -- NULL: the card's default
+    power_limit_w          DOUBLE CHECK (power_limit_w > 0),     -- NULL: the GPU's default
     locked_sm_clock_hz     DOUBLE CHECK (locked_sm_clock_hz > 0), -- NULL: not locked
     locked_memory_clock_hz DOUBLE CHECK (locked_memory_clock_hz > 0),
     ecc                    BOOLEAN,
@@ -104,7 +104,7 @@ CREATE TABLE measurement (
     energy_window_s        DOUBLE CHECK (energy_window_s > 0),
     launches               BIGINT CHECK (launches >= 0),
     selection_probability  DOUBLE CHECK (selection_probability > 0 AND selection_probability <= 1),
-    -- latency of one launch sequence, burst unless it says sustained
+    -- latency of one sequence of launches, in a burst unless the name says sustained
     latency_s              DOUBLE CHECK (latency_s > 0 AND latency_s < 1e6),   -- median
     latency_samples_s      DOUBLE[],
     latency_n              INTEGER CHECK (latency_n >= 0),
@@ -116,7 +116,7 @@ CREATE TABLE measurement (
     latency_outliers       INTEGER CHECK (latency_outliers >= 0),              -- samples beyond 5 MAD
     latency_converged      BOOLEAN,
     sustained_latency_s    DOUBLE CHECK (sustained_latency_s > 0),
-    -- energy of one launch sequence, gross; NULL where the window was too short to tell
+    -- energy of one sequence of launches, idle power included; NULL if the window was too short
     energy_j               DOUBLE CHECK (energy_j > 0 AND energy_j < 1e9),
     energy_low_j           DOUBLE CHECK (energy_low_j > 0),
     energy_high_j          DOUBLE CHECK (energy_high_j > 0),
@@ -124,9 +124,9 @@ CREATE TABLE measurement (
     energy_method          VARCHAR,
     energy_ticks           INTEGER CHECK (energy_ticks >= 0),
     energy_tick_s          DOUBLE CHECK (energy_tick_s > 0),
-    energy_counter_ratio   DOUBLE CHECK (energy_counter_ratio > 0),            -- counter over integrated power
+    energy_counter_ratio   DOUBLE CHECK (energy_counter_ratio > 0),            -- energy counter over integrated power
     idle_w                 DOUBLE CHECK (idle_w >= 0),
-    -- state of the card
+    -- state of the GPU
     temperature_start_c    DOUBLE,
     temperature_end_c      DOUBLE,
     sm_clock_mean_hz       DOUBLE CHECK (sm_clock_mean_hz > 0),
@@ -138,7 +138,7 @@ CREATE TABLE measurement (
     block                  INTEGER,
     position               INTEGER,
     reference_age_s        DOUBLE CHECK (reference_age_s >= 0),
-    reference_latency      DOUBLE CHECK (reference_latency > 0),               -- over that of the session's start
+    reference_latency      DOUBLE CHECK (reference_latency > 0),               -- relative to the start of the session
     reference_energy       DOUBLE CHECK (reference_energy > 0),
     measured_at            TIMESTAMP NOT NULL,  -- UTC
     measured_by            VARCHAR,
@@ -147,13 +147,13 @@ CREATE TABLE measurement (
         outcome IN ('ok', 'compile', 'constraint', 'timeout', 'crash', 'incorrect', 'quarantined')
     ),
     error                  VARCHAR,
-    numeric_error          DOUBLE CHECK (numeric_error >= 0),                  -- over the RMS of the output
+    numeric_error          DOUBLE CHECK (numeric_error >= 0),                  -- relative to the RMS of the output
     tolerance              DOUBLE CHECK (tolerance > 0),
     CHECK (outcome <> 'ok' OR latency_s IS NOT NULL)
 );
 
--- The answer of the log for each config, at each power limit and clock it ran at: of the newest protocol, in each
--- session the most thorough tier, the median of its rows; then the median over sessions.
+-- One row for each config at each power limit and clock, from rows of the newest protocol: the median of the most careful
+-- tier of each session, then the median over sessions.
 CREATE VIEW answer AS
 WITH ranked AS (
     SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
@@ -183,7 +183,7 @@ SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm
 FROM session_answer
 GROUP BY ALL;
 
--- For each GPU, problem, power limit and clock: the answers of least latency, least energy, least energy x delay.
+-- For each GPU, problem, power limit and clock: the configs with the lowest latency, energy and energy-delay product.
 CREATE VIEW best AS
 WITH scored AS (
     SELECT 'latency' AS objective, latency_s AS score, * FROM answer
@@ -199,8 +199,8 @@ QUALIFY row_number() OVER (
     ORDER BY score, latency_s, kernel, kernel_hash, config_id
 ) = 1;
 
--- The latency/energy Pareto front of each GPU, problem, power limit and clock: no other answer is at least as good in
--- both and better in one. Answers equal in both are all on it.
+-- The Pareto front of latency and energy for each GPU, problem, power limit and clock: no other config is at least as
+-- good in both costs and better in one. Configs with equal costs are all on the front.
 CREATE VIEW front AS
 SELECT *
 FROM answer

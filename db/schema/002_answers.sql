@@ -1,29 +1,25 @@
--- Answers of the log know their 90 % interval, and a locked memory clock keeps them apart like a locked core clock.
+-- Add 90 % intervals to the view `answer`, and distinguish locked memory clocks as well as locked core clocks.
 --
--- The interval of an answer covers both what a session knows of itself and what sessions differ by: from the lesser of
--- the median of its sessions' lower bounds and the 5 % quantile of its sessions' medians, to the greater of the medians
--- of the upper bounds and the 95 % quantile. One session that states no interval leaves it NULL.
+-- The interval covers the uncertainty within a session and the differences between sessions. Its lower end is the median
+-- of the sessions' lower ends or the 5 % quantile of the sessions' medians, whichever is lower. The upper end is defined
+-- in the same way. The interval is NULL for a single session without an interval.
 --
--- What says nothing of a whole card, or was not measured at all, no longer passes for a measurement of it.
---
--- A MIG slice has the full card's name but a part of its units: its rows stay in the log and answer nothing. A replay
--- says again, with noise, what another row says (kernrec/measure/device/replay.py): it goes after everything measured and
--- never counts beside it.
+-- Exclude rows of MIG slices, which have the GPU's name but only a part of its units. Replayed rows, which repeat other
+-- rows with noise (kernrec/measure/device/replay.py), are used only if there are no measured ones.
 
 DROP VIEW front;
 DROP VIEW best;
 DROP VIEW answer;
 
--- The rows that speak of whole cards. standing: the protocol's version, below all of them for what was replayed.
+-- Rows of whole GPUs. `standing` is the version of the protocol, or -1 for replayed rows.
 CREATE VIEW spoken AS
 SELECT *, coalesce(measured_by LIKE 'kernrec % replay', false) AS replayed,
        CASE WHEN replayed THEN -1 ELSE protocol_version END AS standing
 FROM measurement
 WHERE mig IS DISTINCT FROM true;
 
--- The answer of the log for each config, at each power limit and clock it ran at: of the newest protocol (what was
--- replayed: only where nothing was measured), in each session the most thorough tier, the median of its rows; then the
--- median over sessions.
+-- One row for each config at each power limit and clock, from rows of the newest protocol (replayed rows only if there
+-- are no measured ones): the median of the most careful tier of each session, then the median over sessions.
 CREATE VIEW answer AS
 WITH ranked AS (
     SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
@@ -70,7 +66,7 @@ SELECT gpu, problem_id, kernel, kernel_hash, config_id,
 FROM session_answer
 GROUP BY ALL;
 
--- For each GPU, problem, power limit and clocks: the answers of least latency, least energy, least energy x delay.
+-- For each GPU, problem, power limit and clocks: the configs with the lowest latency, energy and energy-delay product.
 CREATE VIEW best AS
 WITH scored AS (
     SELECT 'latency' AS objective, latency_s AS score, * FROM answer
@@ -86,8 +82,8 @@ QUALIFY row_number() OVER (
     ORDER BY score, latency_s, kernel, kernel_hash, config_id
 ) = 1;
 
--- The latency/energy Pareto front of each GPU, problem, power limit and clocks: no other answer is at least as good in
--- both and better in one. Answers equal in both are all on it.
+-- The Pareto front of latency and energy for each GPU, problem, power limit and clocks: no other config is at least as
+-- good in both costs and better in one. Configs with equal costs are all on the front.
 CREATE VIEW front AS
 SELECT *
 FROM answer

@@ -1,14 +1,14 @@
--- What the text of a row used to say becomes columns.
+-- Add columns for facts that older rows state in texts.
 --
--- block_open: the row ran well, but its run ended before the reference kernels were measured again, so it is not known
--- whether the card had drifted. The row answers like any other, and the next run measures its config again. Earlier
--- schemas told this by the row's error text.
+-- block_open: the config ran, but the run ended before the reference kernels were measured again, so it is unknown
+-- whether the GPU had drifted. Answers use the row, and the next run measures the config again. Older rows state this in
+-- `error`.
 --
--- replayed: the row repeats, with noise, what a recording says (kernrec/measure/device/replay.py). Earlier schemas told
--- this by the end of measured_by.
+-- replayed: the row repeats a recorded row with noise (kernrec/measure/device/replay.py). Older rows state this at the
+-- end of `measured_by`.
 --
--- Both are true or NULL, so that the keys of all other rows stay as they are. The keys of the rows that are changed
--- here are computed anew after this file (kernrec/store/schema.py). MIG slices always had a column of their own.
+-- Both columns are true or NULL, so that the keys of all other rows do not change. kernrec/store/schema.py computes the
+-- keys of the changed rows again after this migration.
 
 ALTER TABLE measurement ADD COLUMN block_open BOOLEAN;
 ALTER TABLE measurement ADD COLUMN replayed BOOLEAN;
@@ -24,21 +24,16 @@ DROP VIEW best;
 DROP VIEW answer;
 DROP VIEW spoken;
 
--- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
--- units. precedence: of the rows of a config only those of the highest precedence answer. It is the version of the
--- protocol, and lower than any version for replayed rows.
+-- Rows of whole GPUs, measured or replayed. Answers use only the rows of a config with the highest `precedence`: the
+-- version of the protocol, or a lower number for replayed rows.
 CREATE VIEW whole_card_rows AS
 SELECT * REPLACE (coalesce(replayed, false) AS replayed),
        CASE WHEN replayed THEN -1 ELSE protocol_version END AS precedence
 FROM measurement
 WHERE mig IS DISTINCT FROM true;
 
--- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
--- of the most thorough tier, their median; then the median over sessions.
---
--- The 90 % interval of an answer covers the uncertainty within a session and the differences between sessions: from the
--- lesser of the median of the sessions' lower bounds and the 5 % quantile of the sessions' medians, to the greater of
--- the median of the upper bounds and the 95 % quantile. It is NULL for a single session that states no interval.
+-- One row for each config at each power limit and clock, from the rows with the highest precedence: the median of the
+-- most careful tier of each session, then the median over sessions. 002_answers.sql describes the 90 % interval.
 CREATE VIEW answer AS
 WITH of_highest_precedence AS (
     SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
@@ -85,7 +80,7 @@ SELECT gpu, problem_id, kernel, kernel_hash, config_id,
 FROM session_answer
 GROUP BY ALL;
 
--- For each GPU, problem, power limit and clocks: the answers of least latency, least energy, least energy x delay.
+-- For each GPU, problem, power limit and clocks: the configs with the lowest latency, energy and energy-delay product.
 CREATE VIEW best AS
 WITH scored AS (
     SELECT 'latency' AS objective, latency_s AS score, * FROM answer
@@ -101,8 +96,8 @@ QUALIFY row_number() OVER (
     ORDER BY score, latency_s, kernel, kernel_hash, config_id
 ) = 1;
 
--- The latency/energy Pareto front of each GPU, problem, power limit and clocks: the answers that no other answer beats
--- in one cost without losing in the other. Answers equal in both are all on it.
+-- The Pareto front of latency and energy for each GPU, problem, power limit and clocks: the configs that no other config
+-- beats in one cost without being worse in the other. Configs with equal costs are all on the front.
 CREATE VIEW front AS
 SELECT *
 FROM answer

@@ -1,4 +1,4 @@
--- The views are no step of the schema any more: `views.sql` has them, and they are made again after the last step.
+-- Remove the views from the migrations. `views.sql` defines them, and kernrec creates them after the last migration.
 
 DROP VIEW front;
 DROP VIEW best;

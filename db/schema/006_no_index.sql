@@ -1,7 +1,6 @@
--- The tables without the index of a primary key: in a log of millions of rows it takes most of the time of a merge, a
--- third of the file and memory in proportion to it. That a key is there once is the work of what adds rows
--- (kernrec/store/rows.py, add_rows.py), and checked in files of others. What the columns mean is said in
--- 001_initial.sql, 003_checked_against.sql and 004_row_state.sql; a view goes with its table and is made again at the end.
+-- Create the tables again without primary keys. In a log of millions of rows, their indexes take most of the time of a
+-- merge and a third of the file. The code that adds rows keeps keys unique (kernrec/store/rows.py), and kernrec checks the
+-- keys in other people's files. 001_initial.sql, 003_checked_against.sql and 004_row_state.sql describe the columns.
 
 CREATE TABLE gpu_without_index (
     gpu_id VARCHAR NOT NULL,

@@ -1,13 +1,12 @@
--- Measurements that were taken back. A log like `measurement`: rows are added, never changed, and merging is a set union.
--- A measurement that a row here names answers no more (views.sql) and stays where it is. A row may name a measurement
--- that comes later, or never; which retractions of others are believed is decided before they are added
--- (kernrec/store/retractions.py).
+-- Log of withdrawn measurements. Rows are only added, never changed, and merging is a set union. Answers no longer use a
+-- measurement that is listed here (views.sql), but it stays in the log. A row may name a measurement that is added later,
+-- or never. kernrec only adds retractions that their signer was allowed to make.
 
 CREATE TABLE retraction (
     retraction_id  VARCHAR NOT NULL,
     measurement_id VARCHAR NOT NULL,
-    reason         VARCHAR NOT NULL,   -- one line for whoever reads the log; may be empty
-    signer         VARCHAR NOT NULL,   -- public key of who took it back; empty: nobody signed it
+    reason         VARCHAR NOT NULL,   -- one line for readers of the log; may be empty
+    signer         VARCHAR NOT NULL,   -- public key of the person who withdrew it; empty if unsigned
     retracted_at   TIMESTAMP NOT NULL, -- UTC
     signature      VARCHAR NOT NULL    -- Ed25519, by the signer, of the columns between the first and this one
 );

@@ -1,9 +1,9 @@
--- Which rows of the log came from others, in a file or a bundle. This is no content: it says how a row came to be here,
--- and leaves with none. Of rows without an entry the user is the source; all rows are, that were here before this step.
+-- Measurements that other people made, and that came in a file or bundle. Rows without an entry are the user's own, as
+-- are all rows that are older than this migration. Exports and merges do not copy this table.
 
 CREATE TABLE merged (
     measurement_id VARCHAR NOT NULL,
-    gpu            VARCHAR NOT NULL,   -- as in the measurement: a query about one problem reads a part of this table
+    gpu            VARCHAR NOT NULL,   -- copied from the measurement, so that queries about one problem read a part of it
     problem_id     VARCHAR NOT NULL,
-    signer         VARCHAR NOT NULL    -- public key of who signed the bundle; empty: a file, or a bundle nobody signed
+    signer         VARCHAR NOT NULL    -- public key that signed the bundle; empty for a file or an unsigned bundle
 );

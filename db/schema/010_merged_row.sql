@@ -1,6 +1,6 @@
--- Which kernels and profiles came from others, by key. As `merged`, this is no content: it says how a row came to be
--- here, and leaves with none. Whoever analyzes the same source has the row, too, which then has no entry. In a file that
--- others' rows were merged into before this step, nobody knows whose a kernel is.
+-- Keys of the kernels and profiles that other people made. Like `merged`, this table is not copied by exports and merges.
+-- If the user analyzes the same source, the row has no entry. In files with older merged rows, it is unknown who made a
+-- kernel, so all kernels get an entry.
 
 CREATE TABLE merged_row (
     row_id VARCHAR NOT NULL,

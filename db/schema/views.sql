@@ -1,36 +1,37 @@
--- What the log says, derived from the table `measurement`. kernrec computes these itself from this text and never uses
--- the views of a file, which may be somebody else's; a file has them for whoever opens it with DuckDB. Macros are
--- replaced by what they stand for before that (kernrec/store/schema.py), so no file has any.
+-- Views of the table `measurement`. kernrec runs these definitions itself and never uses the views of a database file,
+-- which may be somebody else's. Files contain the views for people who open them with DuckDB. Macros are expanded
+-- before (kernrec/store/schema.py), so files contain no macros.
 
--- The ends of the 90 % interval of what several sessions or contributors say: their median end, or the quantile of
--- their values where that is farther out; NULL where only one says something, and no interval.
+-- Ends of the 90 % interval over several sessions or contributors: the median of their ends, or the quantile of their
+-- values if it is farther out. NULL if there is only one value, without an interval.
 CREATE MACRO low_end(amount, low) AS
     CASE WHEN count(low) > 0 OR count(amount) > 1 THEN least(median(low), quantile_cont(amount, 0.05)) END;
 CREATE MACRO high_end(amount, high) AS
     CASE WHEN count(high) > 0 OR count(amount) > 1 THEN greatest(median(high), quantile_cont(amount, 0.95)) END;
 
--- The measurements that nobody took back.
+-- Measurements that nobody withdrew.
 CREATE OR REPLACE VIEW unretracted_rows AS
 SELECT * FROM measurement ANTI JOIN retraction USING (measurement_id);
 
--- Whose these are. merged: whether they came from others; contributor: 'own' for the user's, else the public key of who
--- signed what was merged or pulled, empty for all that nobody signed. Of a row that several share it is the first one's.
+-- Measurements with their origin. `merged` is true for rows of other people. `contributor` is 'own' for the user's rows;
+-- otherwise it is the public key that signed the row, or empty for an unsigned row. If several keys signed a row, it is
+-- the first key in alphabetical order.
 CREATE OR REPLACE VIEW sourced_rows AS
 SELECT unretracted_rows.*, signer IS NOT NULL AS merged, coalesce(signer, 'own') AS contributor
 FROM unretracted_rows
 LEFT JOIN (
-    -- Once for each row, whatever a file of somebody else says.
+    -- A file of other people may list a row several times. Use each row once.
     SELECT measurement_id, min(signer) AS signer FROM merged GROUP BY measurement_id
 ) AS source USING (measurement_id);
 
--- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
--- units. Rows of one contributor that claim to be the same measurement (the same position in the same block of a
--- session) and differ contradict each other: all of them stay in the log, and none answers. Nobody can contradict
--- somebody else's row.
--- precedence: of the rows of a config only those of the highest precedence answer. Own rows come before merged ones;
--- among these counts the version of the protocol. Lower than any version are replayed rows, and lower still those of a
--- version that this kernrec does not know (NEWEST_PROTOCOL, kernrec/store/measurement.py).
-CREATE OR REPLACE VIEW whole_card_rows AS
+-- Rows that were measured on whole GPUs, or replayed from such rows. Rows of a MIG slice are excluded, because a slice
+-- has the GPU's name but only a part of its units. Rows of one contributor contradict each other if they have the same
+-- position in the same block of a session but different content. Such rows stay in the log, and this view excludes them.
+-- A contributor cannot contradict another contributor's rows.
+-- Answers use only the rows of a config with the highest `precedence`. The user's rows come before merged rows. Then a
+-- newer version of the protocol comes first. Replayed rows come after all versions, and rows of a version that this
+-- kernrec does not know come last (NEWEST_PROTOCOL, kernrec/store/measurement.py).
+CREATE OR REPLACE VIEW whole_gpu_rows AS
 WITH sourced AS NOT MATERIALIZED (
     SELECT * FROM sourced_rows WHERE mig IS DISTINCT FROM true
 )
@@ -47,30 +48,30 @@ ANTI JOIN (
     HAVING count(*) > 1
 ) AS contradicted USING (gpu, problem_id, kernel, kernel_hash, config_id, session, block, position, contributor);
 
--- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
--- of the most thorough tier, their median; of each contributor the median over the sessions; then the median over the
--- contributors, so that nobody counts more for measuring more. Before, rows of others are put on the scale of their
--- kind of card (`card_scale`): a card that is slower than its like says which config is better, not how long it takes.
+-- One row for each config at each power limit and clock, computed from the rows with the highest precedence: the median
+-- of the most careful tier of each session, then the median over a contributor's sessions, then the median over the
+-- contributors, so that nobody counts more by measuring more. Before this, the costs of other people's rows are divided
+-- by the scale of their GPU (`gpu_scale`): a slow board ranks configs correctly, but its times are not typical.
 --
--- The 90 % interval of an answer covers the uncertainty within a session and the differences between sessions
--- (`low_end`, `high_end`), and the same again of the contributors. spread_low_s and spread_high_s are the least and the greatest of the contributors'
--- latencies, rescaled how many of them are on another scale than their own.
+-- The 90 % interval covers the uncertainty within a session and the differences between sessions (`low_end`,
+-- `high_end`), and in the same way the differences between contributors. `spread_low_s` and `spread_high_s` are the
+-- lowest and highest latency of a contributor. `rescaled` is the number of contributors with a scale other than 1.
 CREATE OR REPLACE VIEW answer AS
 WITH scaled_rows AS NOT MATERIALIZED (
-    SELECT row.*, row.latency_s / slower AS on_scale_s, row.latency_low_s / slower AS on_scale_low_s,
-           row.latency_high_s / slower AS on_scale_high_s, row.energy_j / thirstier AS on_scale_j,
-           row.energy_low_j / thirstier AS on_scale_low_j, row.energy_high_j / thirstier AS on_scale_high_j,
-           row.power_w * slower / thirstier AS on_scale_w, slower, thirstier
+    SELECT row.*, row.latency_s / latency_factor AS on_scale_s, row.latency_low_s / latency_factor AS on_scale_low_s,
+           row.latency_high_s / latency_factor AS on_scale_high_s, row.energy_j / energy_factor AS on_scale_j,
+           row.energy_low_j / energy_factor AS on_scale_low_j, row.energy_high_j / energy_factor AS on_scale_high_j,
+           row.power_w * latency_factor / energy_factor AS on_scale_w, latency_factor, energy_factor
     FROM (
-        SELECT whole_card_rows.*,
-               CASE WHEN merged AND latency_scale BETWEEN 0.1 AND 10 THEN latency_scale ELSE 1 END AS slower,
-               CASE WHEN merged AND energy_scale BETWEEN 0.1 AND 10 THEN energy_scale ELSE 1 END AS thirstier
-        FROM (SELECT *, coalesce(device_uuid_hash, '') AS card FROM whole_card_rows) AS whole_card_rows
+        SELECT whole_gpu_rows.*,
+               CASE WHEN merged AND latency_scale BETWEEN 0.1 AND 10 THEN latency_scale ELSE 1 END AS latency_factor,
+               CASE WHEN merged AND energy_scale BETWEEN 0.1 AND 10 THEN energy_scale ELSE 1 END AS energy_factor
+        FROM (SELECT *, coalesce(device_uuid_hash, '') AS board FROM whole_gpu_rows) AS whole_gpu_rows
         LEFT JOIN (
-            SELECT gpu, contributor, card, any_value(latency_scale) AS latency_scale,
+            SELECT gpu, contributor, board, any_value(latency_scale) AS latency_scale,
                    any_value(energy_scale) AS energy_scale
-            FROM card_scale GROUP BY ALL
-        ) AS scale USING (gpu, contributor, card)
+            FROM gpu_scale GROUP BY ALL
+        ) AS scale USING (gpu, contributor, board)
     ) AS row
 ),
 tier_answer AS (
@@ -81,7 +82,7 @@ tier_answer AS (
            median(on_scale_high_s) AS latency_high_s,
            median(on_scale_j) AS energy_j, median(on_scale_low_j) AS energy_low_j,
            median(on_scale_high_j) AS energy_high_j, median(on_scale_w) AS power_w,
-           bool_or(slower <> 1 OR thirstier <> 1) AS rescaled,
+           bool_or(latency_factor <> 1 OR energy_factor <> 1) AS rescaled,
            max(measured_at) AS measured_at, max(device) AS device, max(measured_by) AS measured_by
     FROM scaled_rows
     WHERE outcome = 'ok'
@@ -141,7 +142,7 @@ QUALIFY precedence = max(precedence) OVER (
                  power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
 );
 
--- For each GPU, problem, power limit and clocks: the answers of least latency, least energy, least energy x delay.
+-- For each GPU, problem, power limit and clocks: the configs with the lowest latency, energy and energy-delay product.
 CREATE OR REPLACE VIEW best AS
 WITH scored AS (
     SELECT 'latency' AS objective, latency_s AS score, * FROM answer
@@ -157,8 +158,8 @@ QUALIFY row_number() OVER (
     ORDER BY score, latency_s, kernel, kernel_hash, config_id
 ) = 1;
 
--- The latency/energy Pareto front of each GPU, problem, power limit and clocks: the answers that no other answer beats
--- in one cost without losing in the other. Answers equal in both are all on it.
+-- The Pareto front of latency and energy for each GPU, problem, power limit and clocks: the configs that no other config
+-- beats in one cost without being worse in the other. Configs with equal costs are all on the front.
 CREATE OR REPLACE VIEW front AS
 SELECT *
 FROM answer

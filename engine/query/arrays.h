@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "../instruction_sets.h"
+
 namespace kernrec::query {
 
 namespace nb = nanobind;
@@ -56,14 +58,14 @@ struct Table {
 };
 
 // Like in NumPy, the result is NaN if an operand is NaN.
-inline double minimum(double a, double b) { return a <= b || a != a ? a : b; }
-inline double maximum(double a, double b) { return a >= b || a != a ? a : b; }
+KERNREC_INLINE double minimum(double a, double b) { return a <= b || a != a ? a : b; }
+KERNREC_INLINE double maximum(double a, double b) { return a >= b || a != a ? a : b; }
 
-inline double fourth_power(double value) {
+KERNREC_INLINE double fourth_power(double value) {
     const double squared = value * value;
     return squared * squared;
 }
-inline double fourth_root(double value) { return std::sqrt(std::sqrt(value)); }
+KERNREC_INLINE double fourth_root(double value) { return std::sqrt(std::sqrt(value)); }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

@@ -98,13 +98,32 @@ nb::list Costs::kernels() const {
 }
 
 nb::list Costs::launches(size_t kernel) const {
+    const Part& part = parts_.at(kernel);
     nb::list result;
-    for (const Done& done : parts_.at(kernel).done) {
-        const size_t count = done.positions.size();
-        result.append(nb::make_tuple(done.number, numpy(done.positions),
-                                     view(done.figures, {size_t(kPipes), count}, done.pipes),
-                                     view(done.figures, {size_t(kTimes), count}, done.times),
-                                     view(done.figures, {count}, size_t(kDramBytes) * count)));
+    LaunchTimes launch;
+    for (size_t number = 0; number < part.kernel->launches.size(); number++) {
+        std::vector<int64_t> positions;
+        std::vector<std::vector<double>> figures(kPipes + kTimes + 1);
+        for (size_t problem = 0; problem < part.problems.size(); problem++) {
+            const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
+            launch.compute(*part.kernel->launches[number], *part.problems[problem], part.rows.data() + start, count);
+            for (const int64_t place : launch.places) positions.push_back(start + place);
+            for (const int64_t column : launch.columns) {
+                for (size_t q = 0; q < kPipes; q++) figures[q].push_back(launch.pipe_clk(int64_t(q), column));
+                for (size_t row = 0; row < kTimes; row++)
+                    figures[kPipes + row].push_back(launch.times(int64_t(row), column));
+                figures.back().push_back(launch.work(kDramBytes, column));
+            }
+        }
+        if (positions.empty()) continue;
+        const auto rows = [&](size_t first, size_t count) {
+            std::vector<double> values;
+            for (size_t row = first; row < first + count; row++)
+                values.insert(values.end(), figures[row].begin(), figures[row].end());
+            return numpy<double, 2>(std::move(values), {count, positions.size()});
+        };
+        const nb::object pipe_clk = rows(0, kPipes), times = rows(kPipes, kTimes);
+        result.append(nb::make_tuple(number, numpy(positions), pipe_clk, times, numpy(figures.back())));
     }
     return result;
 }
@@ -118,32 +137,33 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
             "positions: expected candidates of the kernel");
     const size_t configs = part.kernel->able.size();
     const Launch& first_launch = *part.kernel->launches[0];
-    size_t problem = part.problems.size();
-    Launch::Figures on_problem;
-    for (int64_t i = 0; i < positions.size; i++) {
-        const int64_t position = first + positions[i], row = part.rows[size_t(position)];
-        const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), position);
-        if (const size_t its = size_t(end - part.starts.begin()) - 1; its != problem) {
-            problem = its;
-            on_problem = first_launch.on(*part.problems[problem]);
+    LaunchTimes launched;
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < positions.size;) {
+        const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), first + positions[i]);
+        const size_t problem = size_t(end - part.starts.begin()) - 1;
+        const Launch::Figures on_problem = first_launch.on(*part.problems[problem]);
+        const int64_t start = i;
+        rows.clear();
+        for (; i < positions.size && first + positions[i] >= part.starts[problem] && first + positions[i] < *end; i++) {
+            const int64_t position = first + positions[i], row = part.rows[size_t(position)];
+            rows.push_back(row);
+            for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
+            for (size_t cost = 0; cost < 5; cost++)
+                quantities(features::kCoreS + int64_t(cost), i) =
+                    nominal_[int64_t(cost) * count_ + part.first + position];
+            for (size_t shape = 0; shape < 4; shape++)
+                quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
+            quantities(features::kFlops, i) = part.problems[problem]->flops;
+            quantities(features::kBytes, i) = part.problems[problem]->bytes;
+            quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
+            for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
         }
-        for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
-        for (size_t cost = 0; cost < 5; cost++)
-            quantities(features::kCoreS + int64_t(cost), i) = nominal_[int64_t(cost) * count_ + part.first + position];
-        for (size_t shape = 0; shape < 4; shape++)
-            quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
-        quantities(features::kFlops, i) = part.problems[problem]->flops;
-        quantities(features::kBytes, i) = part.problems[problem]->bytes;
-        quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
-        for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
-        for (const Done& done : part.done) {
-            const int64_t launched = int64_t(done.positions.size());
-            const auto place = std::lower_bound(done.positions.begin(), done.positions.end(), position);
-            if (place == done.positions.end() || *place != position) continue;
-            const double* const figures = done.figures.get();
-            features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
-                                {figures + done.times, kTimes, launched, launched, 1}, place - done.positions.begin(),
-                                quantities, i);
+        for (const Launch* launch : part.kernel->launches) {
+            launched.compute(*launch, *part.problems[problem], rows.data(), int64_t(rows.size()));
+            for (size_t place = 0; place < launched.places.size(); place++)
+                features::add_times(launched.pipe_clk, launched.times, launched.columns[place], quantities,
+                                    start + launched.places[place]);
         }
     }
 }
@@ -183,9 +203,7 @@ namespace {
 std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows, int64_t most) {
     std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
     for (const Launch* launch : kernel.launches) {
-        Launch::Figures figures = launch->on(problem);
-        for (size_t i = 0; i < rows.size(); i++)
-            if (launch->performed(rows[i])) launch->add_quick(figures, rows[i], clocks[i], joules[i]);
+        launch->add_quick(launch->on(problem), rows, clocks, joules);
     }
     for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
     std::vector<uint8_t> chosen(rows.size(), 0);
@@ -234,50 +252,88 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
     part.picks.push_back(pick);
 }
 
+namespace {
+
+uint64_t bits_of(double value) {
+    uint64_t result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+
+}  // namespace
+
+void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count) {
+    places.clear(), columns.clear(), rows_.clear(), variants_.clear();
+    for (int64_t place = 0; place < count; place++)
+        if (launch.performed(rows[place])) places.push_back(place), rows_.push_back(rows[place]);
+    const int64_t size = int64_t(rows_.size()), work_rows = kLoops + 2 * launch.loops();
+    if (size == 0) return;
+    const size_t figures = size_t((work_rows + kPipes + kTimes) * size);
+    if (room_.size() < figures) room_.resize(figures);
+    const Table<double> filled(room_.data(), work_rows, size, size, 1);
+    launch.fill_work(launch.on(problem), rows_, filled);
+    latest_.assign(1024, -1);
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t variant = launch.variant(rows_[size_t(i)]), next = int64_t(variants_.size());
+        const int64_t other = twin(i, variant, next, filled);
+        columns.push_back(other < 0 ? next : other);
+        if (other >= 0) continue;
+        variants_.push_back(variant);
+        if (next != i)
+            for (int64_t row = 0; row < work_rows; row++) filled(row, next) = filled(row, i);
+    }
+    const int64_t different = int64_t(variants_.size());
+    work = {filled.data, work_rows, different, size, 1};
+    const Table<double> pipes(filled.data + work_rows * size, kPipes, different, size, 1);
+    const Table<double> all_times(pipes.data + kPipes * size, kTimes, different, size, 1);
+    launch_times(launch.demand(), launch.device(), launch.loops(), {variants_.data(), different}, work, pipes,
+                 all_times);
+    pipe_clk = {pipes.data, kPipes, different, size, 1};
+    times = {all_times.data, kTimes, different, size, 1};
+}
+
+int64_t LaunchTimes::twin(int64_t i, int64_t variant, int64_t next, const Table<double>& all) {
+    uint64_t digest = uint64_t(variant), factor = 1;
+    for (int64_t row = 0; row < all.rows; row++) {
+        factor += 0x9E3779B97F4A7C16;
+        digest += bits_of(all(row, i)) * factor;
+    }
+    digest ^= digest >> 32;
+    digest *= 0x9E3779B97F4A7C15;
+    int32_t& latest = latest_[(digest >> 32) & (latest_.size() - 1)];
+    const int32_t other = latest;
+    if (other >= 0 && variants_[size_t(other)] == variant) {
+        int64_t row = 0;
+        while (row < all.rows && bits_of(all(row, other)) == bits_of(all(row, i))) row++;
+        if (row == all.rows) return other;
+    }
+    latest = int32_t(next);
+    return -1;
+}
+
 // Add the launches of a kernel to the costs of its configs.
 void Costs::estimate(Part& part) {
     const Kernel& kernel = *part.kernel;
     const Table<double> nominal(nominal_.get(), 5, count_, count_, 1);
     const Table<double> longest(longest_.get(), 2, count_, count_, 1);
-    for (size_t number = 0; number < kernel.launches.size(); number++) {
-        const Launch& launch = *kernel.launches[number];
-        Done done{number, {}, nullptr, 0, 0};
-        for (size_t i = 0; i < part.rows.size(); i++)
-            if (launch.performed(part.rows[i])) done.positions.push_back(int64_t(i));
-        const int64_t count = int64_t(done.positions.size()), work_rows = kLoops + 2 * launch.loops();
-        if (count == 0) continue;
-        done.pipes = size_t(work_rows * count), done.times = size_t((work_rows + kPipes) * count);
-        done.figures = Figures(new double[size_t((work_rows + kPipes + kTimes) * count)]);
-        double* const figures = done.figures.get();
-        const Table<double> work(figures, work_rows, count, count, 1);
-        const Table<double> pipe_clk(figures + done.pipes, kPipes, count, count, 1);
-        const Table<double> times(figures + done.times, kTimes, count, count, 1);
-        std::vector<int64_t> variants;
-        size_t problem = 0;
-        Launch::Figures on_problem;
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t position = done.positions[size_t(i)], row = part.rows[size_t(position)];
-            if (i == 0 || position >= part.starts[problem + 1]) {
-                while (position >= part.starts[problem + 1]) problem++;
-                on_problem = launch.on(*part.problems[problem]);
+    LaunchTimes done;
+    for (size_t problem = 0; problem < part.problems.size(); problem++) {
+        const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
+        for (const Launch* launch : kernel.launches) {
+            done.compute(*launch, *part.problems[problem], part.rows.data() + start, count);
+            for (size_t i = 0; i < done.places.size(); i++) {
+                const int64_t place = part.first + start + done.places[i], column = done.columns[i];
+                const double core_s = done.times(kCoreTime, column), dram_s = done.times(kDramTime, column);
+                nominal(0, place) += core_s;
+                nominal(1, place) += dram_s;
+                nominal(2, place) += kLaunchS;
+                nominal(3, place) += done.times(kCoreJoules, column);
+                nominal(4, place) += done.work(kDramBytes, column) * kernel.byte_j;
+                const double part_s = maximum(core_s, dram_s);
+                longest(1, place) = part_s > longest(0, place) ? done.times(kResource, column) : longest(1, place);
+                longest(0, place) = maximum(part_s, longest(0, place));
             }
-            variants.push_back(launch.variant(row));
-            launch.fill_work(on_problem, row, work, i);
         }
-        launch_times(launch.demand(), launch.device(), launch.loops(), {variants.data(), count},
-                     {work.data, work.rows, count, count, 1}, pipe_clk, times);
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t place = part.first + done.positions[size_t(i)];
-            nominal(0, place) += times(kCoreTime, i);
-            nominal(1, place) += times(kDramTime, i);
-            nominal(2, place) += kLaunchS;
-            nominal(3, place) += times(kCoreJoules, i);
-            nominal(4, place) += work(kDramBytes, i) * kernel.byte_j;
-            const double part_s = maximum(times(kCoreTime, i), times(kDramTime, i));
-            longest(1, place) = part_s > longest(0, place) ? times(kResource, i) : longest(1, place);
-            longest(0, place) = maximum(part_s, longest(0, place));
-        }
-        part.done.push_back(std::move(done));
     }
     if (!part.epilogues) return;
     const Table<const double> epilogues(*part.epilogues);

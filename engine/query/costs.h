@@ -32,18 +32,18 @@ class Launch {
 
     // Values of the launch's expressions on one problem.
     struct Figures {
-        std::vector<Reader> readers;  // -1 in `which` if nothing reads it
-        std::vector<int32_t> which;
-        std::vector<double> sizes, room;
+        std::vector<std::optional<Reader>> readers;
+        std::vector<double> sizes;  // bytes of a tensor, or of its elements
 
-        bool has(size_t figure) const { return which[figure] >= 0; }
-        double operator()(size_t figure, int64_t row) const { return readers[size_t(which[figure])](row); }
+        bool has(size_t figure) const { return readers[figure].has_value(); }
+        double operator()(size_t figure, int64_t row) const { return (*readers[figure])(row); }
     };
     Figures on(Problem& problem) const;
-    // Fill column `i` of `work` (kLoops + 2 * loops, N) for a config.
-    void fill_work(Figures& figures, int64_t row, const Table<double>& work, int64_t i) const;
-    // Add the approximate clocks and core joules of a config, without DRAM.
-    void add_quick(Figures& figures, int64_t row, double& clocks, double& joules) const;
+    // Fill `work` (kLoops + 2 * loops, N) for the configs in `rows` (N,).
+    void fill_work(const Figures& figures, const std::vector<int64_t>& rows, const Table<double>& work) const;
+    // Add the approximate clocks (N,) and core joules (N,) of the configs in `rows` (N,), without DRAM.
+    void add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
+                   std::vector<double>& joules) const;
     double blocks(const Figures& figures, int64_t row) const {
         return has_given_ ? given_(kBlocks, row) : figures(0, row);
     }
@@ -61,8 +61,8 @@ class Launch {
     std::vector<double> element_bytes_;
     std::vector<int64_t> variant_;
     std::vector<uint8_t> performed_;
+    std::vector<double> quick_;
     Array<const double, 2> kept_geometry_;
-    Array<const double, 3> kept_quick_;
     std::optional<Array<const double, 2>> kept_given_;
     Table<const double> geometry_, given_;
     double start_clk_;
@@ -95,19 +95,31 @@ struct Kernel {
     Array<const int64_t, 2> kept_codes_;  // keeps Python's array alive
 };
 
+// Times of a launch on a problem, for some configs of a kernel. Configs with the same variant and work share a column:
+// on some problems, two in three configs are duplicates.
+class LaunchTimes {
+  public:
+    std::vector<int64_t> places, columns;  // index of each config that performs the launch, and its column
+    Table<const double> work, pipe_clk, times;
+
+    void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count);
+
+  private:
+    // Return the column of an earlier config that has the variant and work of the config in column `i`, or -1. The
+    // config becomes column `next` if there is none.
+    int64_t twin(int64_t i, int64_t variant, int64_t next, const Table<double>& work);
+
+    std::vector<int64_t> rows_, variants_;
+    std::vector<double> room_;
+    std::vector<int32_t> latest_;  // columns by digest
+};
+
 // Costs of all kernels' configs on one or more problems: which configs can run, which are promising, and their time and
 // energy, without and with a power limit.
 class Costs {
   public:
     using Figures = std::shared_ptr<double[]>;
 
-    // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
-    struct Done {
-        size_t number;
-        std::vector<int64_t> positions;
-        Figures figures;
-        size_t pipes, times;  // first row of the pipes and of the times
-    };
     // Estimated configs of a kernel, ordered by problem.
     struct Part {
         nb::object kept;
@@ -117,7 +129,6 @@ class Costs {
         std::vector<int64_t> rows, starts{0}, picks;
         std::optional<Array<const double, 2>> epilogues;
         int64_t first;  // index of the first config among those of all kernels
-        std::vector<Done> done;
     };
 
     // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can

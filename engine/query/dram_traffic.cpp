@@ -1,4 +1,6 @@
 // Computes the bytes between L2 and DRAM of a launch; kernrec/model/analytical/dram_traffic.py describes the model.
+#include <algorithm>
+
 #include "launch.h"
 
 namespace kernrec::query {
@@ -18,33 +20,82 @@ Access::Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of
         for (int64_t step = 0; step < steps; step++) axes.push_back(table(read, step));
 }
 
-double Access::moved_bytes(double blocks, double concurrent, std::vector<double>& room, double l2_bytes) const {
-    const int64_t last = steps - 1;
-    double* const extent = room.data();
-    double* const share = extent + steps;
-    const double* const size = share + steps;
-    double working_set = 0.0;
-    for (size_t tensor = 0; tensor < scratch.size(); tensor++) working_set = working_set + size[tensor];
-    const double miss = maximum(1.0 - l2_bytes / working_set, 0.0);
-    double wave = minimum(concurrent, blocks);
-    const double waves = blocks / wave;
-    // Return the fraction of each step that a wave covers.
-    for (int64_t step = 0; step < last; step++) {
-        share[step] = minimum(wave, extent[step]) / extent[step];
-        wave = maximum(wave / extent[step], 1.0);
+namespace {
+
+constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
+using Lanes = double[kLanes];
+
+struct Moved {
+    const Access& access;
+    double l2_bytes;
+    std::vector<double> room;  // lanes of the extents of the steps, then of the sizes of the tensors
+    Lanes concurrent, blocks, total;
+
+    double* lanes(int64_t row) { return room.data() + row * kLanes; }
+
+    KERNREC_INLINE void add() {
+        const int64_t last = access.steps - 1;
+        Lanes miss = {}, waves;
+        for (size_t tensor = 0; tensor < access.scratch.size(); tensor++)
+            for (int64_t i = 0; i < kLanes; i++) miss[i] = miss[i] + lanes(access.steps + int64_t(tensor))[i];
+        for (int64_t i = 0; i < kLanes; i++) {
+            miss[i] = maximum(1.0 - l2_bytes / miss[i], 0.0);
+            concurrent[i] = minimum(concurrent[i], blocks[i]);
+            waves[i] = blocks[i] / concurrent[i];
+            total[i] = 0.0;
+        }
+        // Replace the extent of each step by the fraction of it that a wave covers.
+        for (int64_t step = 0; step <= last; step++) {
+            double* const extent = lanes(step);
+            for (int64_t i = 0; i < kLanes; i++) {
+                const double covered = minimum(concurrent[i], extent[i]) / extent[i];
+                concurrent[i] = maximum(concurrent[i] / extent[i], 1.0);
+                extent[i] = covered;
+            }
+        }
+        for (size_t number = 0; number < access.reads.size(); number++) {
+            const int64_t tensor = access.reads[number];
+            const double* const size = lanes(access.steps + tensor);
+            const bool scratch = access.scratch[size_t(tensor)];
+            Lanes loads;  // loads of the tensor over all waves
+            std::copy_n(waves, kLanes, loads);
+            for (int64_t step = 0; step <= last; step++)
+                if (access.axes[number * size_t(access.steps) + size_t(step)])
+                    for (int64_t i = 0; i < kLanes; i++) loads[i] = loads[i] * lanes(step)[i];
+            for (int64_t i = 0; i < kLanes; i++) {
+                const double again = miss[i] * maximum(loads[i] - 1.0, 0.0);
+                total[i] = total[i] + size[i] * ((scratch ? miss[i] : 1.0) + again);
+            }
+        }
+        for (const int64_t tensor : access.writes) {
+            const double* const size = lanes(access.steps + tensor);
+            const bool scratch = access.scratch[size_t(tensor)];
+            for (int64_t i = 0; i < kLanes; i++) total[i] = total[i] + (scratch ? size[i] * miss[i] : size[i]);
+        }
     }
-    share[last] = minimum(wave, extent[last]) / extent[last];
-    double total = 0.0;
-    for (size_t number = 0; number < reads.size(); number++) {
-        double loads = waves;  // loads of the tensor over all waves
-        for (int64_t step = 0; step < steps; step++)
-            if (axes[number * size_t(steps) + size_t(step)]) loads = loads * share[step];
-        const double again = miss * maximum(loads - 1.0, 0.0);
-        const int64_t tensor = reads[number];
-        total = total + size[tensor] * ((scratch[size_t(tensor)] ? miss : 1.0) + again);
+};
+
+void add(Moved& moved) { moved.add(); }
+KERNREC_AVX2 void add_avx2(Moved& moved) { moved.add(); }
+
+}  // namespace
+
+void Access::fill_moved(const Row<const double>& blocks, const Row<const double>& concurrent,
+                        const Table<const double>& extents, const Table<const double>& sizes, double l2_bytes,
+                        const Row<double>& filled) const {
+    Moved moved{*this, l2_bytes, std::vector<double>(size_t((steps + sizes.rows) * kLanes)), {}, {}, {}};
+    for (int64_t first = 0; first < filled.size; first += kLanes) {
+        const int64_t count = std::min(kLanes, filled.size - first);
+        for (int64_t i = 0; i < kLanes; i++) {
+            const int64_t column = first + std::min(i, count - 1);  // The last launch fills the lanes.
+            moved.blocks[i] = blocks[column], moved.concurrent[i] = concurrent[column];
+            for (int64_t step = 0; step < steps; step++) moved.lanes(step)[i] = extents(step, column);
+            for (int64_t tensor = 0; tensor < sizes.rows; tensor++)
+                moved.lanes(steps + tensor)[i] = sizes(tensor, column);
+        }
+        (kAvx2 ? add_avx2 : add)(moved);
+        for (int64_t i = 0; i < count; i++) filled[first + i] = moved.total[i];
     }
-    for (const int64_t tensor : writes) total = total + (scratch[size_t(tensor)] ? size[tensor] * miss : size[tensor]);
-    return total;
 }
 
 namespace {
@@ -61,13 +112,7 @@ void dram_bytes(const Access& access, Array<const double, 1> blocks_of, Array<co
                 concurrent.size == blocks.size && extents.columns == blocks.size && sizes.columns == blocks.size &&
                 moved.size == blocks.size,
             "dram_bytes: expected as many launches everywhere");
-    std::vector<double> room(access.room());
-    for (int64_t i = 0; i < blocks.size; i++) {
-        for (int64_t step = 0; step < access.steps; step++) room[size_t(step)] = extents(step, i);
-        for (int64_t tensor = 0; tensor < sizes.rows; tensor++)
-            room[size_t(2 * access.steps + tensor)] = sizes(tensor, i);
-        moved[i] = access.moved_bytes(blocks[i], concurrent[i], room, l2_bytes);
-    }
+    access.fill_moved(blocks, concurrent, extents, sizes, l2_bytes, moved);
 }
 
 }  // namespace

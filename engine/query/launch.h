@@ -90,14 +90,14 @@ struct Access {
 
     Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
            Array<const uint8_t, 1> scratch_of);
-    // Return the number of scratch values for `moved_bytes`: extent and fraction of each step, size of each tensor.
-    size_t room() const { return size_t(2 * steps) + scratch.size(); }
-    // Return the bytes between L2 and DRAM of one launch. room: extents of the steps, then sizes from 2 * steps.
-    double moved_bytes(double blocks, double concurrent, std::vector<double>& room, double l2_bytes) const;
+    // Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes:
+    // bytes of each tensor, (tensors, N).
+    void fill_moved(const Row<const double>& blocks, const Row<const double>& concurrent,
+                    const Table<const double>& extents, const Table<const double>& sizes, double l2_bytes,
+                    const Row<double>& moved) const;
 };
 
-// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches. A launch with the same variant and work as an
-// earlier launch reuses its values: on some problems, two in three configs are duplicates.
+// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches.
 void launch_times(const Demand& demand, const Device& device, int64_t loops, const Row<const int64_t>& variants,
                   const Table<const double>& work, const Table<double>& pipe_clk, const Table<double>& times);
 
@@ -125,7 +125,7 @@ void limit_places(nb::handle limits, const Table<const double>& launches, const 
 // Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.
 double round_clk(double own, double wait, double busy);
 
-inline double overlap_root(double value) { return fourth_root(value); }
-inline double overlap_power(double value) { return fourth_power(value); }
+KERNREC_INLINE double overlap_root(double value) { return fourth_root(value); }
+KERNREC_INLINE double overlap_power(double value) { return fourth_power(value); }
 
 }  // namespace kernrec::query

@@ -1,4 +1,6 @@
 // Work and quick costs of a launch's configs on a problem, from the values of expressions.
+#include <algorithm>
+
 #include "costs.h"
 
 namespace kernrec::query {
@@ -26,7 +28,6 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
       loops_(loops),
       variant_(copied(Row<const int64_t>(variant))),
       kept_geometry_(geometry),
-      kept_quick_(quick),
       kept_given_(given),
       geometry_(geometry),
       start_clk_(start_clk),
@@ -51,6 +52,10 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
     require(geometry_.rows == 3 && geometry_.columns == configs && int64_t(quick.shape(0)) == demand_.terms &&
                 quick.shape(1) == 3 && int64_t(quick.shape(2)) == configs,
             "launch: expected the geometry of each config");
+    for (int64_t term = 0; term < demand_.terms; term++)
+        for (size_t figure = 0; figure < 3; figure++)
+            for (size_t row = 0; row < size_t(configs); row++)
+                quick_.push_back(quick.view()(size_t(term), figure, row));
     if (has_given_) {
         given_ = Table<const double>(*given);
         require(given_.rows == kLoops + 2 * loops && given_.columns == configs, "launch: expected work of each config");
@@ -64,10 +69,9 @@ Launch::Figures Launch::on(Problem& problem) const {
     require(&problem.space() == &space_, "launch: expected a problem of the space");
     Figures figures;
     if (has_given_) return figures;
-    figures.room.resize(access_.room());
     const auto read = [&](int32_t node) {
-        figures.which.push_back(node < 0 ? -1 : int32_t(figures.readers.size()));
-        if (node >= 0) figures.readers.push_back(space_.read(node, &problem));
+        figures.readers.emplace_back();
+        if (node >= 0) figures.readers.back() = space_.read(node, &problem);
     };
     for (const int32_t node : figures_) read(node);
     for (size_t tensor = 0; tensor < tensors_.size(); tensor++) {
@@ -78,64 +82,117 @@ Launch::Figures Launch::on(Problem& problem) const {
     return figures;
 }
 
-void Launch::fill_work(Figures& figures, int64_t row, const Table<double>& work, int64_t i) const {
+void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows, const Table<double>& work) const {
+    const int64_t count = int64_t(rows.size()), tensors = int64_t(tensors_.size());
     if (has_given_) {
-        for (int64_t each = 0; each < given_.rows; each++) work(each, i) = given_(each, row);
+        for (int64_t each = 0; each < given_.rows; each++)
+            for (int64_t i = 0; i < count; i++) work(each, i) = given_(each, rows[size_t(i)]);
         return;
     }
-    const double blocks = figures(0, row);
-    work(kBlocks, i) = blocks;
-    work(kConcurrent, i) = geometry_(0, row);
-    work(kWarps, i) = geometry_(1, row);
-    work(kPrefetch, i) = geometry_(2, row);
-    double visits = blocks, together = geometry_(0, row) * device_.sms;
-    if (figures.has(1)) visits = figures(1, row), together = minimum(together, blocks);
-    work(kLoneWaits, i) = figures(2, row);
-    double total = 0.0;
-    size_t next = 3;
-    for (int64_t loop = 0; loop < loops_; loop++) {
-        const double trips = figures(next++, row);
-        total = total + trips;
-        work(kLoops + 2 * loop, i) = trips;
-        work(kLoops + 2 * loop + 1, i) = figures(next++, row);
+    const auto fill = [&](size_t figure, double* out) { figures.readers[figure]->fill(rows.data(), count, out); };
+    // Visited tiles, concurrent blocks of the GPU, extents and sizes.
+    std::vector<double> room(size_t((2 + access_.steps + tensors) * count), 1.0);
+    double *const visits = room.data(), *const together = visits + count, *next = together + count;
+    double *const blocks = &work(kBlocks, 0), *const rounds = &work(kWaitRounds, 0);
+    fill(0, blocks);
+    fill(figures.has(1) ? 1 : 0, visits);
+    fill(2, &work(kLoneWaits, 0));
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t row = 0; row < 3; row++) work(kConcurrent + row, i) = geometry_(row, rows[size_t(i)]);
+        together[i] = work(kConcurrent, i) * device_.sms;
+        if (figures.has(1)) together[i] = minimum(together[i], blocks[i]);
     }
-    work(kDramSlowdown, i) = 1.0;
-    work(kSerialClk, i) = 0.0;
-    work(kWaitRounds, i) = total / blocks;
-    work(kOverlapped, i) = std::numeric_limits<double>::quiet_NaN();
-    std::vector<double>& room = figures.room;
-    for (int64_t step = 0; step < access_.steps; step++, next++)
-        room[size_t(step)] = figures.has(next) ? figures(next, row) : 1.0;
-    for (size_t tensor = 0; tensor < figures.sizes.size(); tensor++, next++)
-        room[size_t(2 * access_.steps) + tensor] =
-            figures.has(next) ? figures(next, row) * figures.sizes[tensor] : figures.sizes[tensor];
-    work(kDramBytes, i) = access_.moved_bytes(visits, together, room, device_.l2_bytes);
+    std::fill_n(rounds, count, 0.0);
+    for (int64_t loop = 0; loop < loops_; loop++) {
+        double* const trips = &work(kLoops + 2 * loop, 0);
+        fill(size_t(3 + 2 * loop), trips);
+        fill(size_t(4 + 2 * loop), &work(kLoops + 2 * loop + 1, 0));
+        for (int64_t i = 0; i < count; i++) rounds[i] = rounds[i] + trips[i];
+    }
+    for (int64_t i = 0; i < count; i++) rounds[i] = rounds[i] / blocks[i];
+    std::fill_n(&work(kDramSlowdown, 0), count, 1.0);
+    std::fill_n(&work(kSerialClk, 0), count, 0.0);
+    std::fill_n(&work(kOverlapped, 0), count, std::numeric_limits<double>::quiet_NaN());
+    const Table<const double> extents(next, access_.steps, count, count, 1);
+    size_t figure = size_t(3 + 2 * loops_);
+    for (int64_t step = 0; step < access_.steps; step++, figure++, next += count)
+        if (figures.has(figure)) fill(figure, next);
+    const Table<const double> sizes(next, tensors, count, count, 1);
+    for (const double size : figures.sizes) {
+        if (figures.has(figure)) fill(figure, next);
+        for (int64_t i = 0; i < count; i++) next[i] = next[i] * size;
+        figure++, next += count;
+    }
+    access_.fill_moved({visits, count}, {together, count}, extents, sizes, device_.l2_bytes, work[kDramBytes]);
 }
 
-void Launch::add_quick(Figures& figures, int64_t row, double& clocks, double& joules) const {
-    if (!counted_) {
-        clocks = clocks + start_clk_;
-        return;
+namespace {
+
+constexpr int64_t kLanes = 16;  // configs that are computed together, so that compilers vectorize over them
+using Lanes = double[kLanes];
+
+struct Quick {
+    Lanes blocks, resident, prefetch, busiest, alone, trips, dynamic, clocks;
+
+    KERNREC_INLINE void add(const Device& device, double start_clk) {
+        const double memory_clk = device.memory_clk, sms = device.sms;
+        for (int64_t i = 0; i < kLanes; i++) {
+            const double waits = trips[i] * (memory_clk / maximum(prefetch[i], 1.0));
+            const double per_sm = std::ceil(blocks[i] / sms);
+            const double rounds = std::ceil(per_sm / resident[i]);
+            clocks[i] =
+                clocks[i] + start_clk + maximum(per_sm * busiest[i], rounds * (maximum(alone[i], waits) + memory_clk));
+        }
     }
-    const auto rates = kept_quick_.view();
-    const size_t config = size_t(row);
-    const double number = blocks(figures, row);
-    double busiest = rates(0, 0, config), alone = rates(0, 1, config), trips = 0.0;
-    double dynamic = rates(0, 2, config) * number;
-    for (int64_t loop = 0; loop < loops_; loop++) {
-        const size_t next = size_t(3 + 2 * loop), term = size_t(loop + 1);
-        const double total = has_given_ ? given_(kLoops + 2 * loop, row) : figures(next, row);
-        const double depth = has_given_ ? given_(kLoops + 2 * loop + 1, row) : figures(next + 1, row);
-        trips = trips + depth;
-        busiest = busiest + rates(term, 0, config) * depth;
-        alone = alone + rates(term, 1, config) * depth;
-        dynamic = dynamic + rates(term, 2, config) * total;
+};
+
+void add(Quick& quick, const Device& device, double start_clk) { quick.add(device, start_clk); }
+KERNREC_AVX2 void add_avx2(Quick& quick, const Device& device, double start_clk) { quick.add(device, start_clk); }
+
+}  // namespace
+
+void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
+                       std::vector<double>& joules) const {
+    const auto value = [&](int64_t loop, size_t offset, int64_t row) {
+        return has_given_ ? given_(kLoops + 2 * loop + int64_t(offset), row)
+                          : figures(size_t(3 + 2 * loop) + offset, row);
+    };
+    Quick quick{};
+    size_t places[kLanes];
+    int64_t lanes = 0;
+    const auto flush = [&] {
+        (kAvx2 ? add_avx2 : add)(quick, device_, start_clk_);
+        for (int64_t i = 0; i < lanes; i++) clocks[places[i]] = quick.clocks[i];
+        lanes = 0;
+    };
+    for (size_t place = 0; place < rows.size(); place++) {
+        const int64_t row = rows[place];
+        if (!performed(row)) continue;
+        if (!counted_) {
+            clocks[place] = clocks[place] + start_clk_;
+            continue;
+        }
+        const double* const rates = quick_.data() + row;
+        const size_t step = size_t(configs());
+        const double number = blocks(figures, row);
+        double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
+        for (int64_t loop = 0; loop < loops_; loop++) {
+            const double* const of_loop = rates + size_t(3 * (loop + 1)) * step;
+            const double total = value(loop, 0, row), depth = value(loop, 1, row);
+            trips = trips + depth;
+            busiest = busiest + of_loop[0] * depth;
+            alone = alone + of_loop[step] * depth;
+            dynamic = dynamic + of_loop[2 * step] * total;
+        }
+        quick.blocks[lanes] = number, quick.resident[lanes] = geometry_(0, row),
+        quick.prefetch[lanes] = geometry_(2, row);
+        quick.busiest[lanes] = busiest, quick.alone[lanes] = alone, quick.trips[lanes] = trips;
+        quick.clocks[lanes] = clocks[place];
+        joules[place] = joules[place] + dynamic;
+        places[lanes++] = place;
+        if (lanes == kLanes) flush();
     }
-    const double waits = trips * (device_.memory_clk / maximum(geometry_(2, row), 1.0));
-    const double per_sm = std::ceil(number / device_.sms);
-    const double rounds = std::ceil(per_sm / geometry_(0, row));
-    clocks = clocks + start_clk_ + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + device_.memory_clk));
-    joules = joules + dynamic;
+    flush();
 }
 
 namespace {

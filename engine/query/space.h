@@ -1,6 +1,7 @@
 // Configs of a kernel, and its expressions on the distinct combinations of the tunables that each depends on.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -96,6 +97,17 @@ struct Reader {
         std::memcpy(&result, &value, sizeof result);
         return result;
     }
+    // Fill `out` (N,) with the values of `rows` (N,).
+    void fill(const int64_t* rows, int64_t count, double* out) const {
+        if (index == nullptr && step == 0) std::fill_n(out, count, (*this)(0));
+        else if (real)
+            for (int64_t i = 0; i < count; i++) std::memcpy(out + i, values + place(rows[i]), sizeof *out);
+        else
+            for (int64_t i = 0; i < count; i++) out[i] = double(values[place(rows[i])]);
+    }
+
+  private:
+    int64_t place(int64_t row) const { return index ? index[row] : row; }
 };
 
 class Space {

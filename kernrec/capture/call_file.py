@@ -72,9 +72,8 @@ def read_cuda_call(path: Path) -> CudaCall:
     def checked(key: str, kind: type, default: Any = None) -> Any:
         value = data.get(key, default)
         if type(value) is not kind:
-            raise UsageError(
-                f"{path.name}: {key}: expected {'text' if kind is str else kind.__name__}, got {value!r:.40}"
-            )
+            expected = {str: "text", int: "a whole number"}.get(kind, f"a {kind.__name__}")
+            raise UsageError(f"{path.name}: {key}: expected {expected}, got {value!r:.40}")
         return value
 
     grid, block = (tuple(checked(key, list)) for key in ("grid", "block"))

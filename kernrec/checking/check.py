@@ -246,7 +246,7 @@ def _array(value: Any) -> np.ndarray:
     """Convert an argument to an array. A Python `int` fits any integer type, and a `float` becomes a C `float`."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
-        raise UsageError(f"an argument holds {array.dtype}; expected numbers")
+        raise UsageError(f"an argument is an array of {array.dtype}; expected numbers")
     return array
 
 

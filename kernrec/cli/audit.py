@@ -53,7 +53,7 @@ def audit(wanted: AuditOptions) -> None:
     model = wanted.model.removeprefix("hf:")
     if names and (write is not None or measure):
         other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts nothing; omit --names or {other}")
+        raise UsageError(f"--names predicts no gains, which {other} needs: omit one of them")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,

@@ -38,7 +38,7 @@ def explore(wanted: ExploreOptions) -> None:
     if wanted.op and wanted.kernel:
         raise UsageError("--op and --kernel were both given; a kernel determines its op")
     if wanted.shape and wanted.workload and not wanted.workload.lower().endswith(".onnx"):
-        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
+        raise UsageError("--shape and --workload were both given; give only one")
     if wanted.output is not None:
         _write(wanted, wanted.output)
     else:

@@ -55,7 +55,6 @@ class AnalyzeOptions(options.Options):
     effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
     budget: Annotated[int, option("Maximum instructions per block.")] = 20_000_000
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
-    cluster: options.Cluster = None
     as_json: AsJson = False
 
     @property
@@ -90,14 +89,16 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
     if source.suffix == ".toml":
         if spec is not None:
-            raise UsageError(f"{source} is a call already, and --spec names another; give one")
+            raise UsageError(f"{source} is already a call: omit --spec")
         from kernrec.capture.call_file import is_cuda_call, read_cuda_call
 
         if is_cuda_call(source):
             return *read_cuda_call(source).kernel(), source.parent
         spec, triton = source, True
     if triton and spec is None:
-        raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
+        raise UsageError(
+            f"{source} needs --spec CALL.toml, with grid and arguments; `kernrec capture -- python PROGRAM` writes one"
+        )
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
     names = [
@@ -107,7 +108,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     ]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
-        raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")
+        raise UsageError(f"{used[0]} cannot be used with {spec.name}, which describes the launch")
     if ptx:
         return _ptx_kernel(wanted)
     if triton and spec is not None:
@@ -140,13 +141,13 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_draft import draft_spec
 
-    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
+    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
     try:
         kernel = draft.kernel()
     except UsageError as error:
         raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
     notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    return kernel, [*notes, *([draft.unset] if draft.unset else [])], wanted.file.parent
+    return kernel, [*filter(None, [draft.note]), *notes, *filter(None, [draft.unset])], wanted.file.parent
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:

@@ -13,11 +13,11 @@ from typer.exceptions import TyperException
 from kernrec.errors import UsageError, unknown
 
 
-def removed() -> dict[str, str]:
-    """Return the replacement of each removed command or option, such as `db export --key`, from `removed.toml`."""
+def removed(file: str = "removed.toml") -> dict[str, str]:
+    """Return the replacement of each removed command or option, such as `db export --key`, from a file beside this."""
     import tomllib
 
-    return tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
 
 
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
@@ -38,27 +38,53 @@ def sentence(error: TyperException) -> str:
         table = removed()
         if instead := table.get(f"{command} {option}") or table.get(option):
             return f"{option} {_removed(instead)}"
+        if instead := _elsewhere(f"{command} {option}", context) or _elsewhere(option, context):
+            return f"unknown option {option!r}; use {instead}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
-        if instead := removed().get(" ".join([*context.command_path.split()[1:], match[1]])):
+        command = " ".join([*context.command_path.split()[1:], match[1]])
+        if instead := removed().get(command):
             return f"`{context.command_path} {match[1]}` {_removed(instead)}"
+        if instead := _elsewhere(command, context):
+            return f"unknown command {match[1]!r}; use {instead}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]
-        if "--op" in _options(context) and _is_op(argument):
-            return f"unexpected argument {argument!r}; an op is named with --op {argument}"
-        return f"unexpected argument {argument!r} (`{lists}` shows what is accepted)"
+        expected = _place_of(argument, _options(context)) or f"`{lists}` shows what is accepted"
+        return f"unexpected argument {argument!r}; {expected}"
     if parameter is None:
         return plain
     if text.startswith("Missing"):
         return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
-        return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
+        return f"{_name(parameter)} {match[1]!r}: expected {_WHOLE.get(match[2], match[2])}: {_help(parameter)}"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; expected at least {match[2]}"
     return plain
+
+
+def _elsewhere(name: str, context: Any) -> str:
+    """Return what to use instead of a name that other tools use, or an empty string if the command does not have it."""
+    instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
+    return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
+
+
+def _place_of(argument: str, options: list[str]) -> str:
+    """Return how to pass a positional argument that a command does not take, or an empty string if it is unclear."""
+    from kernrec.op.workload import workloads
+
+    ending = argument.rpartition(".")[2]
+    if "--op" in options and _is_op(argument):
+        return f"write --op {argument}"
+    if "--workload" in options and (ending in ("json", "onnx") or argument in workloads()):
+        return f"write --workload {argument}"
+    if "--shape" in options and re.match(r"\w+=\d", argument):
+        return "a shape has commas, not spaces, such as --shape m=64,n=64,k=64"
+    if ending in ("cu", "ptx"):
+        return f"`kernrec analyze {argument}` reads kernels"
+    return f"write --db {argument}" if argument == "shipped" or ending == "duckdb" else ""
 
 
 def _removed(instead: str) -> str:

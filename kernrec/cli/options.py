@@ -240,7 +240,7 @@ class Printed(Options):
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))
         if name and self.as_json:
-            raise UsageError(f"--format {name} and --json were both given; an answer is printed in one form")
+            raise UsageError(f"--format {name} and --json were both given; give only one")
         return Form.JSON if self.as_json else Form(name or Form.TABLE)
 
 

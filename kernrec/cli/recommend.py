@@ -117,15 +117,14 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--context is for a --workload": wanted.context is not None and not wanted.workload,
         f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
         and wanted.of_shapes,
-        "--shape with --workload gives the open dimensions of an .onnx file; a shape of an --op is one problem": shape
+        "--shape and --workload were both given; this only works for the open dimensions of an .onnx file": shape
         and wanted.workload
         and not wanted.workload.lower().endswith(".onnx"),
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --format {form} were both given; --emit selects its own format": emitted
-        and form is not Form.TABLE,
-        f"--emit {wanted.emit} is for one GPU: give one": emitted and len(wanted.named_gpus) > 1,
+        f"--emit and --format {form} were both given; omit --format": emitted and form is not Form.TABLE,
+        f"--emit {wanted.emit} writes code for one GPU: name one with --gpu": emitted and len(wanted.named_gpus) > 1,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
@@ -230,7 +229,7 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
     """Return the format that --emit selects, or None if the user did not specify --emit. --output requires --emit."""
     if name is None and output is not None:
-        raise UsageError("--output needs --emit, which selects the format")
+        raise UsageError("--output needs --emit, whose code it writes; to save an answer, use --format FORMAT > FILE")
     if name is None:
         return None
     from kernrec.emit.formats import format_named
@@ -261,7 +260,7 @@ def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | N
     from kernrec.emit.formats import emit
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
-        raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
+        raise UsageError(f"--output {output}: expected a {form.suffix} file, for {form.content}")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
     _write(emit(answers, name, folder, untrusted), form, output, folder)
     print_notes([_kernels_written(answers)])

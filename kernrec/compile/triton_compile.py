@@ -115,7 +115,7 @@ def with_dynamic_shared(ptx: str) -> str:
     """
     if needs_of(ptx) is not None:
         raise CompileError(
-            "it needs tensor descriptors or scratch memory of Triton's launcher: it can be analyzed alone"
+            "it needs tensor descriptors or scratch memory of Triton's launcher: it can be analyzed, but not run"
         )
     return _FIXED.sub(r"\g<1>.extern .shared\g<2>[]", ptx)
 

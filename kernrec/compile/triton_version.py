@@ -68,7 +68,7 @@ def fp_fusion_note() -> str | None:
     how = "fused into one instruction" if fp_fusion() else "two instructions"
     other = "Triton 3.10 and later do not fuse them" if fp_fusion() else "Triton before 3.10 fuses them"
     return Note(
-        f"a product and a sum are {how}, as {triton_compiler()} does by default",
+        f"a multiplication and an addition are {how}, as {triton_compiler()} does by default",
         f"{other}. TRITON_DEFAULT_FP_FUSION changes it.",
     )
 

@@ -145,7 +145,7 @@ def format_named(name: str) -> Format:
     if form.example and not detail:
         raise UsageError(f"--emit {base} needs the file's details: --emit {base}:{form.example!r}")
     if colon and not form.example:
-        raise UsageError(f"--emit {base} takes nothing after a colon; {detail!r:.60} was given")
+        raise UsageError(f"--emit {base}:{detail!s:.60}: write --emit {base}, without a colon")
     return replace(form, detail=detail)
 
 
@@ -177,13 +177,13 @@ def emit(
             f"--emit {form.name} writes one config, but there are {len(answers)}: give one GPU and one shape{instead}"
         )
     if len({answer.gpu.name for answer in answers}) != 1:
-        raise UsageError(f"--emit {name} is for one GPU: give one")
+        raise UsageError(f"--emit {name} writes code for one GPU: name one with --gpu")
     _check_language(answers, form)
     owned = [answer.best.kernel for answer in answers if answer.best.kernel.owner is not None]
     if owned and not untrusted and (form.language or form.compiled):
         raise UsageError(
             f"the source of {owned[0].name} is neither yours nor kernrec's ({owned[0].owner});"
-            " read it first, --untrusted-source writes it"
+            " if you trust it, add --untrusted-source"
         )
     module, function = (form.folder if folder else form.writer).split(".")
     write = getattr(import_module(f"kernrec.emit.{module}"), function)
@@ -204,8 +204,8 @@ def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
         if language == "triton" and form.language != "triton":
             cure = "--emit cuda chooses among kernels in CUDA C++"
             if form.language == "cuda":
-                raise UsageError(f"{best}, which is in Triton: --emit triton writes it")
+                raise UsageError(f"{best}, which is in Triton: use --emit triton")
             if not has_triton():
                 raise UsageError(f"{best}, which needs Triton; install the extra `triton`, or {cure}")
         elif form.language == "triton" and language == "cuda":
-            raise UsageError(f"{best}, which is in CUDA C++: --emit cuda writes it, --kernel chooses another")
+            raise UsageError(f"{best}, which is in CUDA C++: use --emit cuda, or choose another kernel with --kernel")

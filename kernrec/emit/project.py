@@ -41,8 +41,8 @@ def emit_project(answers: Sequence[Answer]) -> Files:
         recommendation = answer.best
         if recommendation.kernel.declares_problem or recommendation.problem.op not in {op.name for op in all_ops()}:
             raise KernrecError(
-                f"a folder checks against the reference of an op, and {recommendation.kernel.name} has a problem of its"
-                f" own: give a file, such as --output {recommendation.kernel.name}.cu"
+                f"--output with a folder needs a kernel of an op, and {recommendation.kernel.name} declares its own"
+                f" problem: name a file, such as --output {recommendation.kernel.name}.cu"
             )
         recommendations.setdefault(answer.problem, recommendation)
     functions = {problem: function_name(problem) for problem in recommendations}

@@ -108,8 +108,8 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
         if tunable.name not in places.values() and len(tunable.values) > 1:
             accepted = ", ".join(map(str, tunable.values[:8]))
             raise UsageError(
-                f"the rows do not say {tunable.name}, which {kernel.name} has with {accepted}; fix it in the spec if"
-                " all ran with one value"
+                f"the rows have no value of {tunable.name} ({kernel.name} accepts {accepted}); if all have"
+                " one value, set it in the spec"
             )
     return places
 

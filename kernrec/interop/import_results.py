@@ -25,6 +25,7 @@ from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem, find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
+from kernrec.util.human import counted
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _bound(
         raise UsageError(other)
     notes = [text for text in (note, merged) if text]
     if excluded:
-        notes.append(f"{excluded} failures were skipped: {kernel.name} excludes their configs")
+        notes.append(f"skipped {counted(excluded, 'failure')}: {kernel.name} excludes these configs")
     return replace(bound, results=rows), notes
 
 

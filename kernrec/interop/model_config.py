@@ -141,7 +141,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
         if Path(place).is_dir():
             raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
         if not download:
-            hint = f"; hf:{place} asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
+            hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
             raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
@@ -169,7 +169,7 @@ def _downloaded(name: str) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
-        raise KernrecError("hf: needs the extra hub: pip install 'kernrec[hub]'") from None
+        raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:  # The Hub's client raises many error types.
@@ -250,10 +250,10 @@ class ConfigFields:
         top = self.needed("how many experts a token has", *_TOP)
         width = self.needed("how wide an expert is", *_WIDTH, "intermediate_size")
         if top > count:
-            raise UsageError(f"{self.place}: {top} experts a token of {count}")
+            raise UsageError(f"{self.place}: {top} experts per token, but the model has {count}")
         if count > _MOST_EXPERTS or top > _MOST_CHOSEN:
             most = f"at most {_MOST_CHOSEN} of {_MOST_EXPERTS} are accepted"
-            raise UsageError(f"{self.place}: {top} experts a token of {count}; {most}")
+            raise UsageError(f"{self.place}: {top} of {count} experts per token; {most}")
         return Experts(count, top, width)
 
     def state_space(self, dtype: str) -> StateSpace | None:

@@ -202,4 +202,4 @@ def _combine(operator: ast.operator, left: Any, right: Any) -> Any:
             return left * right
         case ast.FloorDiv():
             return left // right
-    raise _RefusedError("only + - * // ** of numbers")
+    raise _RefusedError("expected numbers with + - * // **")

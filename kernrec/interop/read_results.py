@@ -21,7 +21,7 @@ from kernrec.interop.triton_results import read_table as read_lookup_table
 from kernrec.interop.tuner_results import read_cache, read_clblast, read_ktt, read_t4
 
 NO_TIMES = "which states no times: `configs` in a call of `kernrec analyze` ranks it"
-NOT_READ = "which kernrec does not read; a table of its times would do (examples/results_as_table.py), or"
+NOT_READ = "which kernrec does not read; convert its times to a table (examples/results_as_table.py), or give"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def format_of(file: TextFile) -> Format:
         if isinstance(document, dict) and each.member in document:
             return each
     titles = ", ".join(each.title for each in FORMATS if each.member)
-    raise UsageError(f"{file.path} is JSON, but in no known format; expected one of: {titles}")
+    raise UsageError(f"{file.path} is JSON of an unknown format; expected {titles}")
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:

@@ -66,8 +66,8 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
     if ending not in ENDINGS and not path.is_file():
         if "/" in name or ending in (".txt", ".yaml", ".yml", ".pb", ".pt"):
             raise UsageError(
-                f"workload {name!r:.80}: no such file; expected one that ends in {', '.join(ENDINGS)},"
-                f" or {', '.join(workloads())}"
+                f"workload {name!r:.80}: no such file; expected one that ends in {', '.join(ENDINGS)}, or"
+                f" {', '.join(workloads())}, or a model of the Hugging Face Hub: hf:ORG/NAME"
             )
         return workload(name)
     check_input(path, f"workload file {path}")
@@ -184,9 +184,9 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
         counts[layer.problem] += layer.count
         if len(layers) > MOST_LAYERS:
             raise UsageError(f"{path}: more than {MOST_LAYERS} distinct layers")
-    lines = tuple(f"{times} of op {short(op)}, which is not known" for op, times in strange.most_common())
+    lines = tuple(f"{times} of the unknown op {short(op)}" for op, times in strange.most_common())
     if not layers:
-        raise UsageError(f"{path} has no layer" + (f" that is known: {lines[0]}" if lines else ""))
+        raise UsageError(f"{path} has no layer" + (f" of a known op: {lines[0]}" if lines else ""))
     order = list(layers) if ordered else [problem for problem, _ in counts.most_common()]
     named = tuple(_named(layers[problem], counts[problem]) for problem in order)
     return Workload(path.stem, path.name, str(path), named, unknown=lines)

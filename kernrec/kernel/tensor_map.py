@@ -154,7 +154,7 @@ class ImageLayout:
         """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
-            raise UsageError(f"texture {name}: the last extent of {tuple(shape)} is not its {self.channels} channels")
+            raise UsageError(f"texture {name}: the last extent of {tuple(shape)} must be {self.channels}, its channels")
         axes = min(len(rest), 3) if self.axes is None else self.axes
         if not 1 <= axes <= min(3, len(rest)):
             raise UsageError(f"texture {name}: a tensor of {tuple(shape)} cannot have {axes} axes; 1 to 3 are accepted")

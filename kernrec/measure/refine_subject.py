@@ -203,7 +203,7 @@ def _kernels(recordings: Iterable[Recording], context: Context) -> dict[str, Ker
 
 def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> list[StaticTable]:
     if missing := [name for name, there in recording.kernel_hashes.items() if there not in kernels]:
-        raise KernrecError(f"nothing is predicted of {missing[0]}")
+        raise KernrecError(f"there is no prediction of {missing[0]}")
     of_problem = [kernels[there] for there in recording.kernel_hashes.values()]
     return [context.kernel_table(kernel, recording.problem, gpu) for kernel in of_problem]
 

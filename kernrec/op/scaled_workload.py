@@ -128,8 +128,8 @@ def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
         return workload
     if not any(layer.split or layer.problem.op == "moe" for layer in workload.layers):
         raise UsageError(
-            f"workload {workload.name} does not say how tensor parallelism splits its layers; in a file of your own,"
-            ' `split = ["n"]` of a layer does'
+            f"workload {workload.name} does not say how tensor parallelism splits its layers;"
+            ' in your own workload file, set `split = ["n"]` for its layers'
         )
     try:
         layers = tuple(replace(layer, problem=_shard(layer, gpus)) for layer in workload.layers)

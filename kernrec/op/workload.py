@@ -173,6 +173,8 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     for key in content:
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)
+    if not isinstance(content["layers"], list) or not all(isinstance(layer, dict) for layer in content["layers"]):
+        raise UsageError('layers: expected a list of tables, such as [{ op = "softmax", rows = 64, columns = 512 }]')
     layouts = {find_op(op).name: layout for op, layout in content.get("layouts", {}).items()}
     layers = tuple(layer_from(entry, content.get("dtype"), layouts) for entry in content["layers"])
     if not layers:

@@ -100,7 +100,7 @@ def file_launch(
         KernrecError: The compiler fails, or the arguments do not fit.
     """
     if shared_bytes < 0:
-        raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
+        raise UsageError(f"shared memory is {shared_bytes} bytes; expected 0 or more")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
     text, resources = "", {}
@@ -214,7 +214,7 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """
     if entry is None:
         if not module.entries:
-            raise UsageError(f"{path} has no kernel; a file with one is expected")
+            raise UsageError(f"{path} has no kernel: expected at least one .entry")
         if len(module.entries) > 1:
             names = ", ".join(module.entries)
             raise UsageError(
@@ -263,7 +263,7 @@ def kernel_of_ptx(
     if bx * by * bz > MOST_THREADS:
         raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {MOST_THREADS} are accepted")
     if shared < 0:
-        raise UsageError(f"{shared} bytes of shared memory: 0 or more are accepted")
+        raise UsageError(f"shared memory is {shared} bytes; expected 0 or more")
     facts = facts_of(module, entry)
     reason = _why_fixed(facts, shared)
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
@@ -300,7 +300,7 @@ def kernel_of_ptx(
     }
     note = Note(
         f"the block stays {bx} x {by} x {bz}: {reason}" if reason else "check the results with other blocks",
-        "" if reason else "Other sizes are right if each thread finds its own work by blockDim, as it seems here.",
+        "" if reason else "They stay right if each thread computes its work from blockDim, as this kernel seems to do.",
     )
     unset = unset_note(facts.variables, (variable.name for variable in contents.values()))
     notes: list[str] = [note, *([unset] if unset and not captured else [])]
@@ -309,7 +309,8 @@ def kernel_of_ptx(
     kernel = kernel_from(spec, path.name, text)
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
     if misfit := argument_mismatch(module, entry, bound):
-        raise UsageError(f"{path}: {misfit}")
+        expected = _descriptions(entry, module.functions[entry].parameters, text)
+        raise UsageError(f"{path}: {misfit}; expected, with your own sizes and values: {expected}")
     return kernel, notes
 
 

@@ -42,7 +42,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Seq
     problem = as_recorded(problem)
     for each in model.predict(problem, gpu):
         if not is_number(each) and is_wanted(each.backend, backends):
-            yield f"no baseline of {each.backend}: its model's estimate is impossible ({each.latency_s.value:g} s)"
+            yield f"no {each.backend} baseline: the model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem, gpu)
     yield from _refusal_texts(refusals, backends)
     if backends:
@@ -84,14 +84,14 @@ def no_baselines(context: "Context", problem: Problem) -> str:
     """Return a text for a problem without baselines. It says for which problems of the op backends were recorded."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
-            return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
+            return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
         return f"no backend was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
     for entry in model.sets:
         for backend in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.backends):
             recorded.setdefault(backend, {}).update(dict.fromkeys(entry.recorded.dtypes))
     listed = "; ".join(f"{backend}: {', '.join(dtypes)}" for backend, dtypes in recorded.items())
-    return f"recorded for {problem.op} are {listed}"
+    return f"recordings of {problem.op}: {listed}"
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:

@@ -120,7 +120,7 @@ def of_triton(candidates: CandidateSet) -> Remark:
             meanings = (f"; {tunable.name}: {tunable.meaning}" for tunable in kernel.tunables if tunable.name in named)
             yield Note(
                 f"{kernel.name} does not run this shape: it needs {needs}",
-                f"Only such code was profiled{''.join(meanings)}.",
+                f"Only code with this property was profiled{''.join(meanings)}.",
             )
 
     return lines
@@ -213,7 +213,7 @@ def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -
     if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
         most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))
         yield Note(
-            f"{name}: others measured something else than you for {_configs(len(apart))}; yours are used",
+            f"{name}: measurements of others differ from yours for {_configs(len(apart))}; yours are used",
             f"Largest difference: {human(most.latency_s, 's')} (you), {human(most.others_s or 0.0, 's')} (others) with"
             f" {config_text(most.config)}. `kernrec db withdraw --merged` removes theirs.",
         )

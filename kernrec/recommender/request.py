@@ -195,7 +195,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if (self.op is None) == (self.kernel is None):
-            raise UsageError("a request names an op or a kernel, exactly one of them")
+            raise UsageError("a request needs either an op or a kernel")
 
     @property
     def dims(self) -> Mapping[str, int]:

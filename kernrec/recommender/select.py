@@ -69,10 +69,10 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     if not isinstance(picked, float):
         return picked
     if isnan(picked):
-        raise UsageError(f"nothing {query.source} answers this problem on {gpu}")
+        raise UsageError(f"no result for this problem on {gpu} has the source {query.source}; omit --source")
     raise UsageError(
-        f"no config stays below {query.max_power_w:g} W; the least is {picked:.4g} W"
-        " (a lower power limit or clock lowers it)"
+        f"no config stays below {query.max_power_w:g} W; the lowest is {picked:.4g} W:"
+        " give a lower power limit or clock"
     )
 
 

@@ -127,8 +127,8 @@ class PreparedCall:
         for place, size in self._input_sizes:
             if addresses[place] < end and output < addresses[place] + size:
                 raise UsageError(
-                    f"out lies in the memory of {self.inputs[place].name}, which is still read while out is written;"
-                    " expected memory of its own"
+                    f"out shares memory with {self.inputs[place].name}, which the kernel reads while it writes out;"
+                    " give another array"
                 )
 
 

@@ -52,7 +52,7 @@ _OTHERS = {
         "SELECT kernel_id AS row_id, '' AS signer FROM file.main.kernel"
         " UNION ALL SELECT profile_id, '' FROM file.main.profile"
     ),
-    **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
+    **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
 """SQL queries whose results kernrec uses instead of some tables of another person's file, keyed by table name. As a
 result, all rows of the file belong to a single contributor without a name or signature."""

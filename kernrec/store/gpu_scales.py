@@ -28,7 +28,7 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
     """Return an SQL query that computes the scale of each GPU from the view `sourced_rows`. Its result has the columns
-    of the table `card_scale`.
+    of the table `gpu_scale`.
 
     Args:
         part: SQL condition on the rows to use.
@@ -40,36 +40,37 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
     )
     return f"""
         WITH compared AS MATERIALIZED (
-            SELECT gpu, hash({same}) AS item, contributor, coalesce(device_uuid_hash, '') AS card,
+            SELECT gpu, hash({same}) AS item, contributor, coalesce(device_uuid_hash, '') AS board,
                    ln(latency_s) AS latency, ln(energy_j) AS energy
             FROM sourced_rows WHERE {part}
         ), several AS MATERIALIZED (
             SELECT gpu, item FROM compared GROUP BY gpu, item HAVING min(contributor) <> max(contributor)
-        ), by_card AS MATERIALIZED (
-            SELECT gpu, item, contributor, card, median(latency) AS latency, median(energy) AS energy
+        ), by_board AS MATERIALIZED (
+            SELECT gpu, item, contributor, board, median(latency) AS latency, median(energy) AS energy
             FROM compared SEMI JOIN several USING (gpu, item) GROUP BY ALL
         ), by_contributor AS (
             SELECT gpu, item, contributor, median(latency) AS latency, median(energy) AS energy
-            FROM by_card GROUP BY ALL
+            FROM by_board GROUP BY ALL
         ), reference AS (
             SELECT gpu, item, median(latency) AS latency,
                    CASE WHEN count(energy) >= {contributors} THEN median(energy) END AS energy
             FROM by_contributor GROUP BY ALL HAVING count(*) >= {contributors}
         ), ratio AS (
-            SELECT gpu, contributor, card, by_card.latency - reference.latency AS latency,
-                   by_card.energy - reference.energy AS energy
-            FROM by_card JOIN reference USING (gpu, item)
+            SELECT gpu, contributor, board, by_board.latency - reference.latency AS latency,
+                   by_board.energy - reference.energy AS energy
+            FROM by_board JOIN reference USING (gpu, item)
         ), scale AS (
-            SELECT gpu, contributor, card, count(*) AS configs, median(latency) AS latency, mad(latency) AS latency_mad,
+            SELECT gpu, contributor, board, count(*) AS configs, median(latency) AS latency,
+                   mad(latency) AS latency_mad,
                    CASE WHEN count(energy) >= {LEAST_CONFIGS} THEN median(energy) END AS energy,
                    mad(energy) AS energy_mad
             FROM ratio GROUP BY ALL HAVING count(*) >= {LEAST_CONFIGS}
         )
-        SELECT gpu, contributor, card,
+        SELECT gpu, contributor, board,
                exp(sign(latency) * greatest(abs(latency) - latency_mad, 0)) AS latency_scale,
                exp(sign(energy) * greatest(abs(energy) - energy_mad, 0)) AS energy_scale,
                exp(latency) AS latency_ratio, exp(energy) AS energy_ratio, configs
-        FROM scale ORDER BY gpu, contributor, card
+        FROM scale ORDER BY gpu, contributor, board
     """
 
 
@@ -78,11 +79,11 @@ def scale_statements() -> list[str]:
     added or removed."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
-    return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
+    return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return an SQL subquery with GPU scales that replaces the table `card_scale` while a model is trained.
+    """Return an SQL subquery with GPU scales that replaces the table `gpu_scale` while a model is trained.
 
     A model trained on two unscaled GPUs would mistake the difference between the GPUs for a difference between configs.
     So this subquery scales a GPU even if only two contributors measured an item. The scale is relative to the user's
@@ -93,8 +94,8 @@ def scales_among_few() -> str:
         for name in ("latency_scale", "energy_scale")
     ]
     return (
-        f"(SELECT gpu, contributor, card, {', '.join(scales)}"
-        f" FROM ({scales_query(_RAN_WELL, contributors=2)})) AS card_scale"
+        f"(SELECT gpu, contributor, board, {', '.join(scales)}"
+        f" FROM ({scales_query(_RAN_WELL, contributors=2)})) AS gpu_scale"
     )
 
 

@@ -184,7 +184,7 @@ MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, posit
 """Columns that identify one measurement of a session. Two rows of a contributor with equal values are contradictory."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
-_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
+_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|gpu_scale)\b")
 
 
 _MACRO = re.compile(r"^CREATE MACRO (\w+)\((\w+), (\w+)\) AS$(.*?);$\n", re.MULTILINE | re.DOTALL)
@@ -210,20 +210,20 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
+def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
     """Return an SQL query that consists of `query` and the definitions of the views that it uses. The argument `name`
     is the view of `views.sql` that `query` may use.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.
-        scales: Table or SQL source that replaces `db.card_scale`.
+        scales: Table or SQL source that replaces `db.gpu_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
     log = f"(SELECT * FROM db.measurement{chosen}) AS measurement"
     sources = f"FROM (SELECT * FROM db.merged{chosen}) AS merged"
     for part, body in derived().items():
-        body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
+        body = body.replace("FROM db.merged", sources).replace("FROM db.gpu_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
         # Do not materialize the view, so that DuckDB reads only the columns that the query uses.

@@ -144,7 +144,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
         names = [f"of {name}" for name in (op, request.kernel) if name] + ([f"on {gpu}"] if gpu else [])
         reasons = f" ({'; '.join(notes)})" if notes else ""
         wanted = " ".join(["measurement", *names])
-        raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
+        advice = "" if reasons else "; `kernrec collect` and `kernrec db import` add measurements"
+        raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}{advice}")
     return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations, kernels.beneath)
 
 

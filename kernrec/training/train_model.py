@@ -20,7 +20,17 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate, on_dtype, on_rows
 from kernrec.model.learn.features import parts
-from kernrec.model.learn.model import HEADS, SHAPE, Model, bounded, difference_score, faded, top1_score, transfer_score
+from kernrec.model.learn.model import (
+    ANALYTICAL,
+    HEADS,
+    SHAPE,
+    Model,
+    bounded,
+    difference_score,
+    faded,
+    top1_score,
+    transfer_score,
+)
 from kernrec.training import scores
 from kernrec.training.boosting import (
     HeadData,
@@ -240,7 +250,7 @@ def _held_out_scores(
         "held out by": kind,
         "held-out groups": float(len(np.unique(groups))),
         "median latency error": scores.median_error(data.latency_s, predicted),
-        "median latency error of the prior": scores.median_error(data.latency_s, data.analytical["latency"]),
+        f"median latency error{ANALYTICAL}": scores.median_error(data.latency_s, data.analytical["latency"]),
         "rank correlation": float(np.mean(ranks)),
         "efficiency@1": float(np.mean(top1)),
     }
@@ -257,7 +267,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
     return {
         f"held-out {name}s": float(len(np.unique(unit[rows]))),
         transfer_score(name): scores.median_of_log_errors(error),
-        transfer_score(name, " of the prior"): scores.median_of_log_errors(analytical[rows]),
+        transfer_score(name, ANALYTICAL): scores.median_of_log_errors(analytical[rows]),
     }
 
 
@@ -272,7 +282,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
     for error in (residual[rows] - predicted[rows], residual[rows]):
         mean = np.bincount(problem, error) / np.bincount(problem)
         medians.append(scores.median_of_log_errors(error - mean[problem]))
-    return {difference_score("GPU"): medians[0], difference_score("GPU", " of the prior"): medians[1]}
+    return {difference_score("GPU"): medians[0], difference_score("GPU", ANALYTICAL): medians[1]}
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
@@ -287,7 +297,7 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
         efficiency = best / times[expected.argmin()], best / times[analytical[rows].argmin()]
         chosen.setdefault(int(gpu[rows[0]]), []).append(efficiency)
     model, of_analytical = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
-    return {top1_score(""): float(model), top1_score(" of the prior"): float(of_analytical)}
+    return {top1_score(""): float(model), top1_score(ANALYTICAL): float(of_analytical)}
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:

@@ -98,6 +98,18 @@ def test_removed_name_is_answered_with_its_replacement():
         assert f"was removed{'; use' if reason == instead else ':'} {reason}" in done.stderr
 
 
+def test_name_of_another_tool_is_answered_with_its_equivalent():
+    for instead, names in misuse.removed("other_names.toml").items():
+        needed = instead.split()[0]
+        for *command, last in map(str.split, names.split(", ")):
+            if not command and last.startswith("-"):
+                having = [name for name, options in OPTIONS.items() if needed in options] or ["recommend"]
+                command = [next(name for name in having if last not in OPTIONS[name])]
+            done = run_here(*command, last)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), last
+            assert done.stderr.endswith(f"; use {instead}\n"), last
+
+
 @pytest.mark.parametrize(
     ("to", "status", "message"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")]
 )

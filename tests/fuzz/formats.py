@@ -222,9 +222,9 @@ def _stored(work: Path) -> Iterator[Format]:
 
     expected = _asked_answers(work / "own.duckdb")
     first = {name: measurement_rows[0][name] for name in ("measurement_id", "gpu", "problem_id")}
-    scale = {"gpu": GPU, "contributor": "", "card": "", "latency_scale": 2.0, "energy_scale": None}
+    scale = {"gpu": GPU, "contributor": "", "board": "", "latency_scale": 2.0, "energy_scale": None}
     scale |= {"latency_ratio": 2.0, "energy_ratio": None, "configs": 5}
-    others = {"merged": [first | {"signer": ""}], "card_scale": [scale]}
+    others = {"merged": [first | {"signer": ""}], "gpu_scale": [scale]}
     others["merged_row"] = [{"row_id": rows["profile"][0]["profile_id"], "signer": "5f" * 32}]
     yield Format("derived", "case.json", (json.dumps(others).encode(),), derived, damage.cells, apart=True)
     _crashed(work / "crashed.duckdb", measurements)

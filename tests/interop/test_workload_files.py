@@ -32,7 +32,7 @@ def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(tmp_path):
         ("matmul[m=64,n=8,k=8]f16,nn", 5),
         ("matvec[m=8,k=8,n=1]f32,row", 1),
     ]
-    assert network.unknown == ("1 of op 'rope', which is not known",)
+    assert network.unknown == ("1 of the unknown op 'rope'",)
 
 
 def test_malformed_file_is_refused_in_one_line(tmp_path, refuses):

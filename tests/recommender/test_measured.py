@@ -74,9 +74,9 @@ def test_disagreeing_rows_of_others_are_named_but_not_used(
     recommendation = recommendation_of(answer, first.config)
     assert recommendation is not None
     assert recommendation.latency_s.value == pytest.approx(first.latency_s.value)
-    (note,) = [note for note in answer.notes if "others measured something else" in note]
+    (note,) = [note for note in answer.notes if "measurements of others differ" in note]
     assert isinstance(note, Note)
-    assert note.startswith(f"{first.kernel.name}: others measured something else than you for 1 config")
+    assert note.startswith(f"{first.kernel.name}: measurements of others differ from yours for 1 config")
     assert "`kernrec db withdraw --merged`" in note.why
 
 

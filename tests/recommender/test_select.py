@@ -10,7 +10,7 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import Picked
@@ -107,11 +107,6 @@ ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
 COMMAND = ["recommend", "--op", "matmul", "--dtype", "f16", "--shape", "m=2048,n=2048,k=2048"]
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "h200"])
 def test_shown_rows_differ_in_code_or_in_more_than_one_tunable(recommender, gpu):
     answer = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt", Query(Objective.LATENCY))
@@ -149,7 +144,7 @@ def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
 
 @pytest.mark.parametrize(
     "options",
-    [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--format", "wide", "--max-power", "250W"]],
+    [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"]],
 )
 def test_every_row_shows_its_power_limit_and_the_title_none(capsys, options):
     # Once, the title stated "default power limit 450 W" over a row that is valid only at 236 W.

@@ -62,7 +62,7 @@ class Scale(NamedTuple):
 
 
 def scales(database: Database) -> dict[str, Scale]:
-    rows = database.query(f"SELECT contributor, {', '.join(Scale._fields)} FROM db.card_scale")
+    rows = database.query(f"SELECT contributor, {', '.join(Scale._fields)} FROM db.gpu_scale")
     return {str(contributor): Scale(*values) for contributor, *values in rows}
 
 
@@ -120,8 +120,8 @@ def test_file_with_false_sources_and_scales_contributes_only_its_rows() -> None:
         database.change(["INSERT INTO db.merged FROM db.merged", "INSERT INTO db.merged FROM db.merged"])
         for scale in ("1e-300", "'nan'::DOUBLE", "1e300"):
             values = f"'{GPU}', '{key_of('ann')}', '00112233aabbccdd', {scale}, {scale}, 1.0, 1.0, 3"
-            database.change([f"INSERT INTO db.card_scale VALUES ({values})"])
+            database.change([f"INSERT INTO db.gpu_scale VALUES ({values})"])
             (answer,) = answers(database).values()
             assert (answer.latency_s, answer.sessions, answer.rescaled) == (1e-3, 1, 0)
-            database.change(["DELETE FROM db.card_scale"])
-        assert database.query(with_derived("whole_card_rows", "SELECT count(*) FROM whole_card_rows")) == [(1,)]
+            database.change(["DELETE FROM db.gpu_scale"])
+        assert database.query(with_derived("whole_gpu_rows", "SELECT count(*) FROM whole_gpu_rows")) == [(1,)]

@@ -80,9 +80,9 @@ def test_views_and_macros_of_a_file_never_run(theirs: Path, tmp_path: Path) -> N
     answer = "SELECT * REPLACE (1e-9 AS latency_s) FROM measurement"
     change(
         theirs,
-        "DROP VIEW front; DROP VIEW best; DROP VIEW answer; DROP VIEW whole_card_rows",
+        "DROP VIEW front; DROP VIEW best; DROP VIEW answer; DROP VIEW whole_gpu_rows",
         f"CREATE VIEW answer AS {answer}",
-        f"CREATE VIEW whole_card_rows AS FROM read_csv('{secret}')",
+        f"CREATE VIEW whole_gpu_rows AS FROM read_csv('{secret}')",
         "CREATE VIEW front AS SELECT sum(a.range) FROM range(1000000000000) a",
         "CREATE MACRO median(x) AS 1e-9",
         "CREATE MACRO sha256(x) AS 'ffff'",
@@ -161,7 +161,7 @@ def test_file_that_replaces_a_known_one_is_checked(honest: Path, tmp_path: Path,
 @pytest.mark.usefixtures("read_here")
 def test_file_with_an_altered_row_is_inspected_but_not_used(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
-    with pytest.raises(UsageError, match=r"do not match their key .*`kernrec db verify` looks into it"):
+    with pytest.raises(UsageError, match=r"do not match their key .*`kernrec db verify` lists the rows"):
         Database.open(theirs)
     with Database.open(theirs, check_rows=False) as database:
         assert len(database.altered()) == 2

@@ -72,7 +72,7 @@ def test_scales_of_a_foreign_file_change_no_answer(tmp_path: Path) -> None:
     signer = key_of("ann")
     scaled = f"""
         INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
-        INSERT INTO card_scale VALUES ('{GPU}', '{signer}', '00112233aabbccdd', 10.0, 10.0, 10.0, 10.0, 9);
+        INSERT INTO gpu_scale VALUES ('{GPU}', '{signer}', '00112233aabbccdd', 10.0, 10.0, 10.0, 10.0, 9);
     """
     assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
 

@@ -145,7 +145,7 @@ def test_unsupported_arguments_are_named_and_the_program_continues(tmp_path, arg
 
 
 def test_nested_capture_and_unknown_gpu_are_refused(tmp_path, refuses):
-    with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
+    with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="already running"):
         kernrec.triton.capture(tmp_path).__enter__()
     refuses(lambda: kernrec.triton.capture(tmp_path, gpu="a101").__enter__())
 

@@ -190,7 +190,7 @@ class DeviceSession:
                 error = failure
             except KernrecError as failure:
                 error = failure
-        raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
+        raise KernrecError(f"the device failed {_ATTEMPTS} times: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels, and return their costs and the current settings of the GPU."""
@@ -283,7 +283,7 @@ class BlockControl:
             self._energy_checked_s, self._energy_unchecked = session.clock(), False
         before = session.opened_info.settings
         if settings != before:
-            error = f"somebody changed the GPU: {describe_changes(before, settings)}"
+            error = f"another program changed the GPU: {describe_changes(before, settings)}"
             session.take_settings(settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

@@ -229,7 +229,7 @@ class ProblemBuffers:
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()
             if np.isnan(results[name]).all():
-                raise MeasurementFailure(Outcome.INCORRECT, f"no element of {name} was written, or is a number")
+                raise MeasurementFailure(Outcome.INCORRECT, f"every element of {name} is NaN or was not written")
         return results
 
     def errors(self) -> OutputError:

@@ -103,6 +103,8 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 }
 """For each memory event of the power model: the suffixes of the names of the metrics whose sum is the number of
 events."""
+_LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
+"""Metrics of local memory at L1. The metric `local.l2_sectors` counts its sectors at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -394,9 +396,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
-    # L1 needs a clock in the banks of shared memory for each line that it looks up, and returns 64 bytes per clock.
+    # L1 looks up one line at a time, and returns 64 bytes per clock.
     returned = np.maximum(
-        counts.ending("_passes") / figures.shared_wavefronts_per_clk,
+        counts.ending("_passes") / figures.l1_lines_per_clk,
         (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
     )
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
@@ -415,7 +417,7 @@ def events(counts: Mapping[str, Count]) -> dict[str, Count]:
     """Convert the metrics of a profile (numbers or arrays) to numbers of events, keyed by event of the power model."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
-        parts = [count for metric, count in counts.items() if metric.endswith(endings)]
+        parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]
         if parts:
             totals[event] = sum(parts[1:], parts[0])
     if moved := [counts[metric] for metric in _SHARED_BYTES if metric in counts]:

@@ -149,7 +149,7 @@ class Interval:
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
         if not self.pooled:
             return held_out
-        return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
+        return f"{held_out} and the analytical model; {groups_needed(self.level)} would be enough without it"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` contains the

@@ -96,7 +96,7 @@ class Model:
         was held out. The errors must not be larger and the top recommendations must not be worse. If the model has
         `SHAPE` trees, the errors are those of the differences between a problem's configs."""
         judged = self._judged
-        ascending = (judged("GPU"), judged("GPU", " of the prior")), (top1_score(" of the prior"), top1_score(""))
+        ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     @property
@@ -145,9 +145,13 @@ class Model:
         return heads, (SHAPE,) if SHAPE in self.forests else heads
 
 
+ANALYTICAL = " of the analytical model"
+"""Part of a score's name that marks the score of the analytical model."""
+
+
 def transfer_score(kind: str, by: str = "") -> str:
     """Return the name of the score that contains the median error of latency on held-out GPUs or kernels (`kind`). `by`
-    is ` of the prior` for the score of the analytical model, and empty for the score of the trained model."""
+    is `ANALYTICAL` for the score of the analytical model, and empty for the score of the trained model."""
     return f"median latency error{by} on held-out {kind}s"
 
 

@@ -25,7 +25,7 @@ from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.learn import features
 from kernrec.model.learn.conformal import Extent, interval_from
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.model import HEADS, SHAPE, Model
+from kernrec.model.learn.model import ANALYTICAL, HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.files import lock_path, read_input, write_whole
 from kernrec.util.optional import import_optional
@@ -131,6 +131,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             " run `kernrec train` again"
         )
     _check_complete(path, card)
+    card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}  # 0.1
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
         if not all(isinstance(text, str) for text in texts):

@@ -72,7 +72,7 @@ class Image:
         if self.channels not in (1, 2, 4):
             raise UsageError(f"an image of {self.channels} channels: 1, 2 or 4 are expected")
         if self.sampler.filter == "linear" and self.dtype.kind != "f" and not self.sampler.unit_range:
-            raise UsageError("a linear filter needs floating-point texels, or integers that are read as 0 to 1")
+            raise UsageError("a linear filter needs floating-point texels, or integers read as 0 to 1 (unit_range)")
         if self.layers < 1 or self.levels < 1:
             raise UsageError(f"{self.layers} layers and {self.levels} levels; expected at least 1")
 

@@ -62,7 +62,7 @@ class ProfilingOptions:
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
-            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; expected at least 1")
+            raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
         """Return a function that receives a number of finished configs, adds `before`, and passes the sum and `total`

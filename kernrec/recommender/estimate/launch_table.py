@@ -186,6 +186,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
         touched = footprints(sample.table, variants, in_order, table.scratch)
         rereads = sample.rereads(variants)
         work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes, rereads)
+        work[DRAM_BYTES] += blocks * sample.local_dram_bytes(variants, concurrent, l2_bytes)
         work[DRAM_SLOWDOWN] = sample.dram_slowdown(variants, (x, y, z), concurrent, l2_bytes)
         work[SERIAL_CLK] = sample.serial_clk(variants, blocks)
     work[WAIT_ROUNDS] = sample.every_round.take(variants)

@@ -205,6 +205,7 @@ class ModelStore:
             return None
         # Import lazily: most users have no trained model.
         from kernrec.model.analytical.calibration import SAME_MODEL, fingerprint_change
+        from kernrec.model.learn.model import ANALYTICAL
         from kernrec.model.learn.model_file import load
         from kernrec.recommender.estimate.correction import TrainedModel
 
@@ -221,7 +222,7 @@ class ModelStore:
                 " since; not used (`kernrec train` renews it)"
             )
             return None
-        own, analytical = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
+        own, analytical = (card["scores"].get(f"median latency error{whose}") for whose in ("", ANALYTICAL))
         if own is not None and analytical is not None and own > analytical:
             kind = card["scores"].get("held out by", "problem")
             self._warn(
@@ -238,13 +239,13 @@ class ModelStore:
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
-                f"the databases in use hold {counted(now, 'measurement')}; they held {trained} when model {name} was"
-                f" trained, on {counted(training['rows'], 'config')} of them (`kernrec train` renews it)"
+                f"the databases have {counted(now, 'measurement')} now, but had {trained} when model {name} was trained"
+                f" on {counted(training['rows'], 'config')} (`kernrec train` trains it again)"
             )
         elif training["mark"] != self._stack.mark():
             self._warn(
-                f"the databases in use hold other measurements ({now}) than when model {name} was trained (`kernrec "
-                f"train` renews it)"
+                f"the databases have other measurements ({now}) than when model {name} was trained (`kernrec train`"
+                " trains it again)"
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:

@@ -118,6 +118,13 @@ class SampledLaunch:
             moved = moved + own_bytes
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
+    def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
+        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM, because the stacks
+        of all concurrent blocks do not fit in L2."""
+        stacks = _column(self.table, "local.bytes").take(variants) * concurrent_blocks
+        moved = _SECTOR_BYTES * _column(self.table, "local.l2_sectors").take(variants)
+        return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
+
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
         """Return the number of L2 clock cycles that all atomic operations on the most contended address take.
 
@@ -222,23 +229,32 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
     """Add the cost of register spills and local memory to profiles. A spill is assumed to run as often as the code with
-    the most live registers."""
+    the most live registers.
+
+    L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta), also those of local memory.
+    Loads of local memory only reach L2 if the stacks of the resident threads do not fit in L1. Code without a stack
+    accesses no local memory: the assembler keeps arrays in registers if it can.
+    """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # one byte per lane in 32 lanes fills a 32-byte sector
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:
         spilled = spilled * _column(table, "issue") / (warps * np.maximum(_column(table, "instructions"), 1.0))
-    sectors = spilled + _column(table, "local.read_sectors") + _column(table, "local.write_sectors")
+    in_memory = table.stack_bytes > 0
+    loaded = spilled / 2.0 + _column(table, "local.read_sectors") * in_memory
+    stored = spilled / 2.0 + _column(table, "local.write_sectors") * in_memory
+    sectors = loaded + stored
     if not sectors.any():
         return table
-    stacks = np.maximum(table.stack_bytes, table.spill_bytes / 2.0) * threads * resident
-    lost = np.clip(1.0 - cache / np.maximum(stacks, 1.0), 0.0, 1.0)
+    stack = np.maximum(table.stack_bytes, table.spill_bytes / 2.0) * threads
+    lost = np.clip(1.0 - cache / np.maximum(stack * resident, 1.0), 0.0, 1.0)
     added = {
         "issue": spilled / _SECTORS_PER_REQUEST,
         "issue.ld_local": spilled / _SECTORS_PER_REQUEST,
         "l1.wavefronts": sectors / _SECTORS_PER_REQUEST,
-        "local.l2_sectors": sectors * lost,
+        "local.l2_sectors": stored + loaded * lost,
+        "local.bytes": stack,
     }
     metrics = (*table.metrics, *(metric for metric in added if metric not in table.metrics))
     counts = np.zeros((len(table.counts), len(metrics), table.counts.shape[2]))
@@ -263,7 +279,11 @@ def footprints(
                 sectors = _column(table, metric).take(variants)
                 window = [] if written else _window(table, name)
                 in_window = tuple(_column(table, metric).take(variants) for metric in window)
-                touched.append(Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch, in_window))
+                stored: Array = np.full(len(variants), np.inf)
+                if written and f"touch.{name}.read" not in table.metrics:
+                    stored = _column(table, f"global.{name}.write_bytes").take(variants)
+                shares = (x, y, z), size, written, name in scratch, in_window, stored
+                touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
 
 

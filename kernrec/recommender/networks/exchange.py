@@ -72,8 +72,8 @@ class Exchange(JsonForm):
         """Note that explains how the latency was estimated."""
         return Note(
             f"totals include {self.count} all-reduces over {self.link}",
-            f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
-            " factor of 1.5.",
+            f"Each takes {LATENCY_S * 1e6:g} us, plus time for its bytes. The model fits recordings of an H100 within"
+            " a factor of 1.5.",
         )
 
 

@@ -108,7 +108,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
         assert op is not None
         raise UsageError(
             f"workload {chosen.name} has no {op.name} layer; its ops are {', '.join(chosen.ops)}:"
-            " give one of them, or no --op for all"
+            " name one of them, or omit --op for all layers"
         )
     definitions = {layer.problem.op: layer.problem.definition for layer in layers}
     accepted = dict.fromkeys(layout for definition in definitions.values() for layout in definition.layouts)

@@ -15,9 +15,7 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import EIGHT_BITS
-from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
 from kernrec.recommender.networks.layers import (
@@ -121,8 +119,6 @@ def answer_network(
     network = tuple(
         LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
     )
-    if wanted.layout is not None:
-        adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
     exchange = exchange_of(workload, layers, gpu)
     covered = backend != "" and _baselines_cover(network)
     headline = _headline(workload, network, query, wanted, backend if covered else "")
@@ -165,7 +161,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
         return
     if not gpu.multiplies(math_dtype(name)):
         able = [other for other in (*EIGHT_BITS, "bf16", "f16") if gpu.tensor_rate(math_dtype(other))]
-        raise UsageError(f"{gpu.title} does not multiply in {dtype}; it does in {', '.join(able) or 'f32'}")
+        raise UsageError(f"{gpu.title} has no {dtype} arithmetic; it has {', '.join(able) or 'f32'}")
 
 
 def _headline(
@@ -231,26 +227,6 @@ def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
     )
 
 
-def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
-    """Return a note for each op whose layers would take much less time in another layout than in the requested one."""
-    notes: list[str] = []
-    for op in dict.fromkeys(layer.answer.problem.op for layer in layers):
-        now = best = 0.0
-        names: dict[str, None] = {}
-        for layer in layers:
-            if layer.answer.problem.op != op:
-                continue
-            gain = gain_elsewhere(context, layer.answer, query)
-            now += layer.latency_s
-            best += layer.latency_s / (gain.factor if gain else 1.0)
-            names |= dict.fromkeys([gain.layout] if gain else [])
-        if names and now > best * (1.0 + MATTERS):
-            notes.append(
-                f"{op}: expected to take {100 - 100 * best / now:.0f} % less time in layout {' or '.join(names)}"
-            )
-    return notes
-
-
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
     """Return notes that explain what the totals include."""
     notes: list[str] = []
@@ -270,17 +246,17 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
     others = [(name, baseline.backend) for name, baseline in with_baseline if program_of(baseline) != backend]
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
         names = ", ".join(dict.fromkeys(backend for _, backend in others))
-        notes.append(f"{_listed([name for name, _ in others])}: {names} counts, the only baseline")
+        notes.append(f"{_listed([name for name, _ in others])}: only {names} has a baseline, so its costs are used")
     unpowered = [name for name, baseline in with_baseline if baseline.power_predicted]
     if unpowered and answer.backend:
         notes.append(
             Note(
                 f"power of {whose} is predicted for {_listed(unpowered, 2)}",
-                f"Nobody recorded it. The GPU's power model gives it for: {', '.join(unpowered)}.",
+                f"Only the time was recorded. The power model predicts power for: {', '.join(unpowered)}.",
             )
         )
     if tp > 1:
-        notes.append(f"totals are of one of {tp} GPUs; joules per token are of all {tp}")
+        notes.append(f"totals are per GPU, for one of {tp}; joules per token cover all {tp}")
     if answer.exchange is not None:
         notes.append(answer.exchange.note)
     if not answer.fits:

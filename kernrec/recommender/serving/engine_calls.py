@@ -90,7 +90,7 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
     """
     own = own_kernel(step.served, step.file)
     if own is None and own_alone(step.file):
-        raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
+        raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, so its kernel cannot be analyzed")
     if step.file.state is not None:
         assert own is not None
         tiles = [launched(step.served.engine, step.file, config) for config in configs]

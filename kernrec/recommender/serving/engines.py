@@ -177,7 +177,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
-            raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
+            raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
     # SGLang counts bytes, and a byte contains two 4-bit weights.
@@ -217,7 +217,7 @@ def _group(model: ServedModel, width: int) -> int:
         group //= 2
         if group < LEAST_GROUP:
             raise UsageError(
-                f"{model.title}: {width} columns a GPU cannot be divided into groups of {model.quantization.group}"
+                f"{model.title}: {width} columns per GPU cannot be divided into groups of {model.quantization.group}"
             )
     return group
 

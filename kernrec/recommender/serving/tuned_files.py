@@ -124,7 +124,7 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
     if wanted is None:
         wanted = max(releases, key=numbers)
     if wanted not in releases:
-        note = f", and {installed[1]} is installed" if installed else " (of an installed engine any release is read)"
+        note = f", and {installed[1]} is installed" if installed else " (kernrec reads any release that is installed)"
         raise UsageError(f"{unknown(f'release of {engine}', wanted, releases)}{note}")
     names = {Kind(kind): frozenset(_of_release(devices, wanted)) for kind, devices in table()[engine]["files"].items()}
     return Shipped(engine, wanted, f"kernrec's list of {engine} {wanted} of {releases[wanted]}", names)

@@ -69,7 +69,7 @@ def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
         )
     if most is not None and (above := [time for time in times_s if time > most]):
         return (
-            f"{len(above)} of {len(times_s)} times are above {human(most, 's')}, in which a single thread does"
-            f" {problem.key} (the most is {human(max(above), 's')}): wrong unit or shape?"
+            f"{len(above)} of {len(times_s)} times are longer than {human(most, 's')}, which one thread needs for"
+            f" {problem.key} (the longest is {human(max(above), 's')}): wrong unit or shape?"
         )
     return None

@@ -85,7 +85,7 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
                 _check_tables(connection, path, limits)
                 return
         except UsageError as error:
-            raise UsageError(f"{error}; it is not used (`kernrec db verify` looks into it)") from None
+            raise UsageError(f"{error}; kernrec does not use the file (`kernrec db verify` lists the rows)") from None
         for table in TABLES:
             connection.execute(f"SELECT count(hash(COLUMNS(*))) FROM db.{table}").fetchall()
 

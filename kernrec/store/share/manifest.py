@@ -214,6 +214,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = " ".join(str(error).split())[:120] or type(error).__name__
+        problem += " is missing" if isinstance(error, KeyError) else ""
         raise UsageError(f"{title} is not {kind}: {problem}") from None
 
 

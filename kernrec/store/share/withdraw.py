@@ -101,7 +101,7 @@ def withdraw_there(
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
-        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
+        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as folder:
         take_new(place, path, {signer.key}, names)
         rows: list[Row] = []

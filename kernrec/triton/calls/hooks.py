@@ -105,7 +105,7 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
         NoCompilerError: Triton is not installed, or lacks an interface that kernrec uses.
     """
     if _active:
-        raise UsageError("a capture is running already; launches are written to one folder")
+        raise UsageError("a capture is already running; end it first")
     simulated, compiler = find_gpu(gpu), triton_compiler()
     check_interfaces()
     from triton.runtime.autotuner import Autotuner

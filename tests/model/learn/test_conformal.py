@@ -45,7 +45,7 @@ def test_few_groups_add_the_spread_of_the_analytical_model():
     assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # bad groups do not
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
-    assert few.summary == "8 held-out problems and the analytical model, which 9 would replace"
+    assert few.summary == "8 held-out problems and the analytical model; 9 would be enough without it"
     assert enough.summary == "9 held-out problems"
 
 

@@ -20,7 +20,7 @@ def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
         shutil.copy(path, tmp_path)
     card_path = tmp_path / "matmul_triton.json"
     card = json.loads(card_path.read_text())
-    card["scores"] |= {"median latency error": own, "median latency error of the prior": 0.147}
+    card["scores"] |= {"median latency error": own, "median latency error of the analytical model": 0.147}
     card_path.write_text(json.dumps(card))
     store = ModelStore(tmp_path, Stack([]))
     assert (store.model("matmul_triton", find_gpu("a100")) is not None) == used

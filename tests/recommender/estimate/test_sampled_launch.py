@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.recommender.estimate.sampled_launch import SampledLaunch
+from kernrec.recommender.estimate.sampled_launch import SampledLaunch, _with_local_memory
 from kernrec.store import ProfileTable
 
 BLOCKS = 2.0**21
@@ -53,3 +53,44 @@ def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second():
 def test_additions_to_one_address_are_serialized():
     everywhere = {"atomic__own": 1.0, "atomic__meet": 1.0, "atomic__own__512": 1.0, "atomic__meet__512": 1.0}
     assert serial_clk(global__counts__atomic_turns=32.0, **everywhere) == 32 * BLOCKS
+
+
+def local_table(stack_bytes: int, spill_bytes: int = 0) -> ProfileTable:
+    """Return the profile of a block of 128 threads with 512 sectors of local stores and 256 of local loads."""
+    names = ("issue", "local.read_sectors", "local.write_sectors")
+    counts = np.array([[[1000.0], [256.0], [512.0]]])
+    sizes = [np.full(1, size) for size in (32, spill_bytes, stack_bytes, 0)]
+    table = ProfileTable(0, "k", ("v",), *sizes, names, ("block",), counts)
+    return _with_local_memory(table, np.full(1, 128), np.full(1, 4), np.full(1, 1e5))
+
+
+def local_memory(stack_bytes: int, spill_bytes: int = 0) -> dict[str, float]:
+    made = local_table(stack_bytes, spill_bytes)
+    return dict(zip(made.metrics, made.counts[0, :, 0].tolist(), strict=True))
+
+
+def test_stores_to_local_memory_reach_l2_and_loads_hit_in_l1():
+    counts = local_memory(stack_bytes=32)
+    assert counts["local.l2_sectors"] == 512.0
+    assert counts["l1.wavefronts"] == (512.0 + 256.0) / 4
+    assert local_memory(stack_bytes=1 << 20)["local.l2_sectors"] == pytest.approx(768.0, rel=1e-3)
+
+
+def test_half_of_the_spilled_bytes_are_stores():
+    counts = local_memory(stack_bytes=0, spill_bytes=64)
+    assert counts["local.l2_sectors"] == 64.0 * 4 / 2
+
+
+def test_arrays_in_registers_access_no_local_memory():
+    assert "local.l2_sectors" not in local_memory(stack_bytes=0)
+
+
+def test_stacks_beyond_l2_move_through_dram():
+    def moved(l2_bytes: float) -> float:
+        table, nothing = local_table(stack_bytes=1024), np.zeros(1)
+        launch = SampledLaunch(table, table, *[nothing] * 6)
+        return float(launch.local_dram_bytes(np.zeros(1, int), np.full(1, 100.0), l2_bytes)[0])
+
+    stacks = 1024 * 128 * 100
+    assert moved(2.0 * stacks) == 0.0
+    assert moved(0.25 * stacks) == pytest.approx(0.75 * 32.0 * local_memory(1024)["local.l2_sectors"])

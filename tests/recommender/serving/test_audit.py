@@ -101,7 +101,7 @@ def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, 
     audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
     (file,) = audit.files
     assert file.verdict is verdict
-    assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
+    assert file.why_none == "not predicted without the engine, whose kernel kernrec would analyze"
 
 
 def test_file_shipped_by_the_engine_is_not_compared(tmp_path):

@@ -28,7 +28,7 @@ from kernrec.training.load_measurements import profiled_inputs
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
 """Recorded file of each GPU. The A100 is the model with the nearest bandwidth. The H100 reaches 2.40 TB/s, like H100s
 with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
-RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
+RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton, at unknown clocks"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")

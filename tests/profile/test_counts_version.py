@@ -1,0 +1,66 @@
+"""Test that the counts of pinned kernels only change together with `COUNTS_VERSION`.
+
+After an intended change, raise `COUNTS_VERSION` and run this test with `KERNREC_UPDATE_COUNTS=1`.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.profile.launch_profile import COUNTS_VERSION
+from kernrec.profile.sample_profile import sampled_counts
+from kernrec.ptx import KernelLaunch, parse
+
+FOLDER = Path(__file__).with_name("counted")
+PINNED = FOLDER / "counts.json"
+KERNELS = ("tree", "bins", "again")
+
+Counts = dict[str, dict[str, float]]
+
+
+def counted() -> Counts:
+    """Return the counts of the pinned kernels by name, without the version."""
+    module = parse((FOLDER / "kernels.ptx").read_text())
+    counts = {}
+    for name in KERNELS:
+        buffers = {"x": np.arange(1 << 16, dtype=np.float32), "y": np.zeros(1 << 16, np.float32)}
+        launch = KernelLaunch(name, (64, 1, 1), (128, 1, 1), ("x", "y"), buffers)
+        counts[name] = {m: float(f"{value:.6g}") for m, value in sorted(sampled_counts(module, launch).items())}
+        del counts[name]["version"]
+    return counts
+
+
+def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> None:
+    """Fail if counts differ from the pinned counts, and say what to do."""
+    changed = [
+        f"{name} {metric}: {pinned[name].get(metric)} -> {counts[name].get(metric)}"
+        for name in pinned
+        for metric in {**pinned[name], **counts[name]}
+        if pinned[name].get(metric) != counts[name].get(metric)
+    ]
+    if changed and version == pinned_version:
+        pytest.fail("counts changed, so raise COUNTS_VERSION in kernrec/profile/launch_profile.py: " + changed[0])
+    if version != pinned_version:
+        pytest.fail(f"COUNTS_VERSION is {version}, but the pinned counts have version {pinned_version}: see docstring")
+
+
+def test_counts_change_only_with_their_version() -> None:
+    counts, document = counted(), json.loads(PINNED.read_text())
+    if os.environ.get("KERNREC_UPDATE_COUNTS") and document["version"] < COUNTS_VERSION:
+        document = {"version": COUNTS_VERSION, "counts": counts}
+        PINNED.write_text(json.dumps(document, indent=1) + "\n")
+    check(counts, COUNTS_VERSION, document["version"], document["counts"])
+
+
+def test_another_count_fails_unless_the_version_is_raised() -> None:
+    document = json.loads(PINNED.read_text())
+    pinned, version = document["counts"], document["version"]
+    other = {name: dict(metrics) for name, metrics in pinned.items()}
+    other["tree"]["shared.load_wavefronts"] += 1.0
+    with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*shared\.load_wavefronts"):
+        check(other, version, version, pinned)
+    with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
+        check(other, version + 1, version, pinned)
