@@ -8,9 +8,9 @@ import typer
 from kernrec import paths
 from kernrec.cli import options, share
 from kernrec.cli.app import Commands
-from kernrec.cli.db_info import conflicting, info, print_contributed
+from kernrec.cli.db_info import CONTRIBUTED, conflicting, info
 from kernrec.cli.options import argument, option
-from kernrec.cli.output import print_notes
+from kernrec.cli.output import print_notes, print_rows
 from kernrec.cli.progress import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.files import check_input, open_input
@@ -149,7 +149,7 @@ def export(wanted: ExportOptions) -> None:
         leaving = outgoing(opened, chosen, secret_of(own), folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{own} has no matching measurements")
-        share.print_leaving(leaving)
+        share.print_manifest(leaving.manifest)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
 
@@ -256,7 +256,7 @@ def verify(wanted: VerifyOptions) -> None:
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
     if impossible:
         raise KernrecError(f"{len(impossible)} of {rows} rows in {path} are impossible; --remove deletes them")
-    print(f"{counted(rows, 'row')}, none changed since it was written")
+    print(f"{counted(rows, 'row')}, none was changed since it was written")
 
 
 def _verify_place(name: str, listed: bool) -> None:
@@ -266,8 +266,7 @@ def _verify_place(name: str, listed: bool) -> None:
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):
         report = check_place(place)
-    if report.rows:
-        print_contributed(None, report.rows)
+    print_rows(None, report.rows, CONTRIBUTED)
     print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
     if listed:
         write_list(place, report.bad)

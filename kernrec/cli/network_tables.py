@@ -19,7 +19,6 @@ from kernrec.cli.output import (
     quantities,
 )
 from kernrec.cli.quantity import percent
-from kernrec.cli.recommendations import print_command, problem_command
 from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import Note, human
 
@@ -64,8 +63,7 @@ def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinte
     _print_totals(answer)
     print()
     _print_layers(answer, layers)
-    print()
-    _print_next(answer, layers)
+    print_line("next: --power-limit sweep finds the best limit, --top N shows N layers")
     notes.print([*answer.notes, SHARED_ERROR])
 
 
@@ -137,13 +135,6 @@ def _runs(layer: "LayerAnswer") -> str:
 
 def _saved(layer: "LayerAnswer") -> str:
     return "" if layer.saved is None else percent(-layer.saved)
-
-
-def _print_next(answer: "NetworkAnswer", layers: int | None) -> None:
-    count, longest = len(answer.layers), answer.longest(1)[0]
-    every = f"--top {count} (all layers) or " if layers is None and len(answer.layers_that_matter) < count else ""
-    print_line(f"next: this command with {every}--power-limit sweep (best limit); or the longest layer on its own:")
-    print_command(problem_command(longest.answer.problem, answer.gpu.name))
 
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:

@@ -150,11 +150,13 @@ def print_columns(title: str | None, columns: Sequence[Column]) -> None:
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print rows as a table.
+    """Print rows as a table. Print nothing if there are no rows.
 
     Each row maps column names to values. The table has the columns `names`, which are by default all columns of the
     first row.
     """
+    if not rows:
+        return
     names = names or list(rows[0])
     columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
     texts = (

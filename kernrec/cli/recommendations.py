@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from kernrec.cli.output import (
@@ -20,7 +19,6 @@ from kernrec.cli.output import (
     print_line,
     quantities,
     source_text,
-    text_width,
 )
 from kernrec.cli.quantity import percent
 from kernrec.util.human import human, short_config
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from kernrec.gpu import GPU
-    from kernrec.op import Problem
     from kernrec.recommender import Answer, Recommendation
     from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.result import Foreign, Saving
@@ -300,34 +297,3 @@ def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
             SELDOM,
         ),
     ]
-
-
-def print_command(command: str) -> None:
-    """Print a shell command, so that the user can copy it. A long command continues after a backslash."""
-    lines = wrap(
-        command,
-        text_width() - 2,
-        subsequent_indent="    ",
-        initial_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    print(" \\\n".join(lines))
-
-
-def problem_command(problem: "Problem", gpu: str) -> str:
-    """Return the `kernrec recommend` command for one problem on one GPU. Default values are left out."""
-    definition = problem.definition
-    defaults = {dim.name: dim.default for dim in definition.dims}
-    sizes = problem.dim
-    stated = {
-        name: value
-        for name, value in sizes.items()
-        if value != (sizes.get(default) if isinstance(default := defaults[name], str) else default)
-    }
-    shape = ",".join(f"{name}={value}" for name, value in stated.items())
-    words = ["kernrec recommend", f"--op {definition.name}", f"--gpu {gpu}"]
-    words += [f"--shape {shape}"] if shape else []
-    words += [f"--dtype {problem.dtype}"] if problem.dtype != definition.dtypes[0] else []
-    words += [f"--layout {problem.layout}"] if len(definition.layouts) > 1 else []
-    return " ".join(words)

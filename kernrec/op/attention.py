@@ -68,11 +68,6 @@ OUTPUTS = ("bf16", "f16")
 """Types of o if q, k and v have 8 bits, indexed by the dimension `output`."""
 
 
-def _flops(d: Names) -> int:
-    """Return the FLOPs of both matmuls for pairs that are not masked, without the softmax, as in published figures."""
-    return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
-
-
 def pairs(d: Names) -> int:
     """Return the number of unmasked (query, key) pairs per head."""
     queries, keys = d["queries"], d["keys"]
@@ -88,10 +83,6 @@ def pairs(d: Names) -> int:
 def _untouched(d: Names) -> dict[str, int]:
     before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
     return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
-
-
-def _of_dtype(dtype: str) -> dict[str, int]:
-    return {"scaled": int(dtype == "f8e4m3")}
 
 
 def _element_types(d: Names) -> dict[str, str]:
@@ -155,11 +146,12 @@ ATTENTION = Op(
     outputs=("o",),
     workload="llama-3-8b-prefill",
     shapes=_shapes,
-    flops=_flops,
+    # FLOPs of both matmuls for pairs that are not masked, without the softmax, as in published figures
+    flops=lambda d: 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"],
     reference=_reference,
     derive=_derive,
     untouched=_untouched,
     values=_values,
-    of_dtype=_of_dtype,
+    of_dtype=lambda dtype: {"scaled": int(dtype == "f8e4m3")},
     element_types=_element_types,
 )

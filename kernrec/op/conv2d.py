@@ -10,7 +10,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.op.problem import Dim, Names, Normal, Op
+from kernrec.op.problem import Dim, Names, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,14 +41,6 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     if layout == "nchw":
         return {"x": (n, c, h, w), "w": (k, depth, r, s), "y": (n, k, p, q)}
     return {"x": (n, h, w, c), "w": (k, r, s, depth), "y": (n, p, q, k)}
-
-
-def _flops(d: Names) -> int:
-    return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
-
-
-def _values(d: Names) -> dict[str, Normal]:
-    return {"w": (0, 1 / sqrt(d["c"] // d["groups"] * d["r"] * d["s"]))}
 
 
 def _untouched(d: Names) -> dict[str, int]:
@@ -118,9 +110,9 @@ CONV2D = Op(
     outputs=("y",),
     workload="resnet50",
     shapes=_shapes,
-    flops=_flops,
+    flops=lambda d: 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"],
     reference=_reference,
     derive=_derive,
     untouched=_untouched,
-    values=_values,
+    values=lambda d: {"w": (0, 1 / sqrt(d["c"] // d["groups"] * d["r"] * d["s"]))},
 )

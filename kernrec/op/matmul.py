@@ -53,16 +53,8 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     return {"a": stack + a, "b": stack + b, **scales, **bias, "c": (*stack, m, n)}
 
 
-def _flops(d: Names) -> int:
-    return 2 * d["batch"] * d["m"] * d["n"] * d["k"]
-
-
 OUTPUTS = ("bf16", "f16", "f32")
 """Types of c if a and b have 8 bits, indexed by the dimension `output`."""
-
-
-def _of_dtype(dtype: str) -> dict[str, int]:
-    return {"scaled": int(dtype in _SCALED), **format_number(dtype)}
 
 
 def _derive(d: Names) -> dict[str, int]:
@@ -166,10 +158,10 @@ MATMUL = Op(
     outputs=("c",),
     workload="llama-3-8b-prefill",
     shapes=_shapes,
-    flops=_flops,
+    flops=lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"],
     reference=_reference,
     values=_values,
-    of_dtype=_of_dtype,
+    of_dtype=lambda dtype: {"scaled": int(dtype in _SCALED), **format_number(dtype)},
     derive=_derive,
     element_types=_element_types,
     dtype_layouts=dict.fromkeys((*_SCALED, *_FORMATS), "nt"),

@@ -4,11 +4,10 @@ All tensors are row-major.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernrec.op.problem import Dim, Names, Normal, Op
+from kernrec.op.problem import Dim, Names, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,27 +17,26 @@ if TYPE_CHECKING:
 EPSILON = 1e-5
 """Constant that layernorm and rmsnorm add under the square root: PyTorch's default."""
 
-_op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
+
+def _op(**fields: Any) -> Op:
+    return Op(dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",), **fields)
 
 
-def _rows(columns: str) -> tuple[Dim, Dim]:
-    return Dim("rows", "independent rows"), Dim("columns", columns)
+def _row_op(columns: str, flops: int, parameters: tuple[str, ...] = (), **fields: Any) -> Op:
+    """Return an op on independent rows.
 
+    Args:
+        columns: Meaning of the dimension `columns`.
+        flops: FLOPs per element.
+        parameters: Names of the tensors with one element per column.
+    """
 
-# The functions of ops are module-level functions, or `partial`s of such functions, so that problems can be pickled.
+    def shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+        whole = d["rows"], d["columns"]
+        return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
 
-
-def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    whole = d["rows"], d["columns"]
-    return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
-
-
-def _flops(per_element: int, d: Names) -> int:
-    return per_element * d["rows"] * d["columns"]
-
-
-def _same(values: dict[str, Normal], d: Names) -> dict[str, Normal]:
-    return values
+    dims = Dim("rows", "independent rows"), Dim("columns", columns)
+    return _op(dims=dims, shapes=shapes, flops=lambda d: flops * d["rows"] * d["columns"], **fields)
 
 
 def _softmax(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
@@ -49,17 +47,16 @@ def _softmax(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray
     return {"y": y / y.sum(axis=1, keepdims=True)}
 
 
-SOFTMAX = _op(
+SOFTMAX = _row_op(
+    columns="elements per row",
+    flops=5,  # compare, subtract, exponential, add, multiply; without the one division per row
     name="softmax",
     title="softmax of each row, y[rows,columns]",  # y = exp(x - max) / sum of exp(x - max)
     aliases=("row softmax",),
-    dims=_rows("elements per row"),
     workload="gpt2",
-    shapes=partial(_row_shapes, ()),
-    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; without the one division per row
     reference=_softmax,
     # With this deviation, about columns / exp(9) elements make up most of a row's sum, as in trained networks.
-    values=partial(_same, {"x": (0, 3)}),
+    values=lambda d: {"x": (0, 3)},
 )
 
 
@@ -72,18 +69,18 @@ def _layernorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarr
     return {"y": centered / deviation * tensors["weight"] + tensors["bias"]}
 
 
-LAYERNORM = _op(
+LAYERNORM = _row_op(
+    columns="elements per row, normalized together",
+    parameters=("weight", "bias"),
+    flops=7,  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
     name="layernorm",
     title="layer normalization of each row, y = (x - mean) / sqrt(variance + epsilon) * weight + bias",
     aliases=("layer normalization", "layer normalisation", "ln"),
-    dims=_rows("elements per row, normalized together"),
     workload="gpt2",
-    shapes=partial(_row_shapes, ("weight", "bias")),
-    flops=partial(_flops, 7),  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
     reference=_layernorm,
     # With these values, a kernel that omits the mean or the variance gives wrong results. Weights are near 1, as in
     # trained networks.
-    values=partial(_same, {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)}),
+    values=lambda d: {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)},
 )
 
 
@@ -95,30 +92,18 @@ def _rmsnorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray
     return {"y": x / np.sqrt((x**2).mean(axis=1, keepdims=True) + EPSILON) * tensors["weight"]}
 
 
-RMSNORM = _op(
+RMSNORM = _row_op(
+    columns="elements per row, normalized together",
+    parameters=("weight",),
+    flops=4,  # multiply-add for the mean square, scale, multiply by the weight
     name="rmsnorm",
     title="root-mean-square normalization of each row, y = x / sqrt(mean of x^2 + epsilon) * weight",
     aliases=("root mean square normalization", "root mean square normalisation", "rms"),
-    dims=_rows("elements per row, normalized together"),
     workload="llama-3-8b-prefill",
-    shapes=partial(_row_shapes, ("weight",)),
-    flops=partial(_flops, 4),  # multiply-add for the mean square, scale, multiply by the weight
     reference=_rmsnorm,
     # With these values, a kernel that omits the scale gives wrong results. Weights are near 1, as in trained networks.
-    values=partial(_same, {"x": (0, 2), "weight": (1, 0.25)}),
+    values=lambda d: {"x": (0, 2), "weight": (1, 0.25)},
 )
-
-
-def _reduce_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    return {"x": (d["rows"], d["columns"]), "y": (d["rows"],)}
-
-
-def _reduce_values(d: Names) -> dict[str, Normal]:
-    return {"x": (0, 1 / sqrt(d["columns"]))}
-
-
-def _reduce(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    return {"y": tensors["x"].sum(axis=1)}
 
 
 REDUCE = _op(
@@ -127,19 +112,11 @@ REDUCE = _op(
     aliases=("reduction", "sum", "row sum"),
     dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
     workload="resnet50",
-    shapes=_reduce_shapes,
-    flops=partial(_flops, 1),  # This counts the addition of the first element to zero, as in a matmul.
-    reference=_reduce,
-    values=_reduce_values,
+    shapes=lambda d, layout: {"x": (d["rows"], d["columns"]), "y": (d["rows"],)},
+    flops=lambda d: d["rows"] * d["columns"],  # This counts the addition of the first element to zero, as in a matmul.
+    reference=lambda d, layout, tensors: {"y": tensors["x"].sum(axis=1)},
+    values=lambda d: {"x": (0, 1 / sqrt(d["columns"]))},
 )
-
-
-def _transpose_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    return {"x": (d["rows"], d["columns"]), "y": (d["columns"], d["rows"])}
-
-
-def _transpose(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    return {"y": tensors["x"].T.copy()}
 
 
 TRANSPOSE = _op(
@@ -148,18 +125,10 @@ TRANSPOSE = _op(
     aliases=("transposition",),
     dims=(Dim("rows", "rows of x, columns of y"), Dim("columns", "columns of x, rows of y")),
     workload="stable-diffusion-unet",
-    shapes=_transpose_shapes,
-    flops=partial(_flops, 0),
-    reference=_transpose,
+    shapes=lambda d, layout: {"x": (d["rows"], d["columns"]), "y": (d["columns"], d["rows"])},
+    flops=lambda d: 0,
+    reference=lambda d, layout, tensors: {"y": tensors["x"].T.copy()},
 )
-
-
-def _elementwise_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    return {"a": (1,), "x": (d["n"],), "b": (d["n"],), "y": (d["n"],)}
-
-
-def _elementwise_flops(d: Names) -> int:
-    return 3 * d["n"]  # multiply, add, compare
 
 
 def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
@@ -176,28 +145,11 @@ ELEMENTWISE = _op(
     aliases=("pointwise", "fma"),
     dims=(Dim("n", "elements"),),
     workload="resnet50",
-    shapes=_elementwise_shapes,
-    flops=_elementwise_flops,
+    shapes=lambda d, layout: {"a": (1,), "x": (d["n"],), "b": (d["n"],), "y": (d["n"],)},
+    flops=lambda d: 3 * d["n"],  # multiply, add, compare
     reference=_elementwise,
-    values=partial(_same, {"a": (1, 0.25)}),  # A kernel that omits the scale then fails.
+    values=lambda d: {"a": (1, 0.25)},  # A kernel that omits the scale then fails.
 )
-
-
-def _matvec_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    m, k, n = d["m"], d["k"], d["n"]
-    return {"a": (m, k), "x": (n, k), "y": (n, m)}
-
-
-def _matvec_flops(d: Names) -> int:
-    return 2 * d["m"] * d["n"] * d["k"]
-
-
-def _matvec_values(d: Names) -> dict[str, Normal]:
-    return {"a": (0, 1 / sqrt(d["k"]))}
-
-
-def _matvec(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    return {"y": tensors["x"] @ tensors["a"].T}
 
 
 # A matvec is a linear layer of a language model that generates one token at a time. Its weights have the shape (output
@@ -212,8 +164,8 @@ MATVEC = _op(
         Dim("n", "vectors", 1, maximum=16),
     ),
     workload="llama-3-8b-decode",
-    shapes=_matvec_shapes,
-    flops=_matvec_flops,
-    reference=_matvec,
-    values=_matvec_values,
+    shapes=lambda d, layout: {"a": (d["m"], d["k"]), "x": (d["n"], d["k"]), "y": (d["n"], d["m"])},
+    flops=lambda d: 2 * d["m"] * d["n"] * d["k"],
+    reference=lambda d, layout, tensors: {"y": tensors["x"] @ tensors["a"].T},
+    values=lambda d: {"a": (0, 1 / sqrt(d["k"]))},
 )

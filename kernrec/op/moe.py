@@ -35,10 +35,6 @@ def _derive(d: Names) -> dict[str, int]:
     return {"local_experts": d["experts"] // d["ep"], "columns": d["intermediate"] // d["tp"]}
 
 
-def _of_dtype(dtype: str) -> dict[str, int]:
-    return {"scaled": int(dtype == "f8e4m3"), **format_number(dtype)}
-
-
 def _products(d: Names) -> dict[str, tuple[int, int]]:
     wide = d["columns"], d["hidden"]
     return {**({"gate": wide} if d["gated"] else {}), "up": wide, "down": (d["hidden"], d["columns"])}
@@ -156,7 +152,7 @@ MOE = Op(
     shapes=_shapes,
     flops=_flops,
     reference=_reference,
-    of_dtype=_of_dtype,
+    of_dtype=lambda dtype: {"scaled": int(dtype == "f8e4m3"), **format_number(dtype)},
     derive=_derive,
     untouched=_untouched,
     values=_values,

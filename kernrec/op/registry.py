@@ -1,6 +1,8 @@
 """Find ops by name or alias, and create problems from the text of a shape (`m=4096,n=4096,k=4k`) or from a key."""
 
+import copyreg
 import re
+from typing import Any
 
 from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.attention import ATTENTION
@@ -56,6 +58,14 @@ def parse_shape(text: str) -> dict[str, int]:
             raise UsageError(f"dimension {short(name)} is given twice, as {shape[name]} and as {value}")
         shape[name] = int(match[1]) * (1024 if match[2] else 1)
     return shape
+
+
+def _pickled(op: Op) -> Any:
+    """Pickle a registered op by its name, because its functions may be lambdas."""
+    return (find_op, (op.name,)) if op in _OPS else object.__reduce_ex__(op, 2)
+
+
+copyreg.pickle(Op, _pickled)
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:

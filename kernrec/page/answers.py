@@ -195,32 +195,17 @@ class Answers:
 
 
 _SHOWN = (
-    "kernel",
-    "config",
-    "power_limit_w",
-    "locked_clock_hz",
-    "latency_s",
-    "latency_interval_s",
-    "energy_j",
-    "energy_interval_j",
-    "power_w",
-    "clock_hz",
-    "source",
-    "energy_source",
-    "bottleneck",
-    "measured_at",
-    "device",
-    "energy_by_part_j",
-    "roofline",
+    "kernel config power_limit_w locked_clock_hz latency_s latency_interval_s energy_j energy_interval_j power_w"
+    " clock_hz source energy_source bottleneck measured_at device energy_by_part_j roofline"
 )
-_SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "waves", "time_s")
+_SHOWN_OF_LAUNCH = "entry blocks threads occupancy capped_by waves time_s"
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an explanation that the page shows. To keep reports small, numbers are rounded to five
     significant digits."""
-    launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
-    shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
+    launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH.split()} for launch in explained["launch_details"]]
+    shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN.split()} | {"launch_details": launches})
     return shown
 
 

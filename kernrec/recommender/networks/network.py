@@ -15,9 +15,7 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import EIGHT_BITS
-from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
 from kernrec.recommender.networks.layers import (
@@ -121,8 +119,6 @@ def answer_network(
     network = tuple(
         LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
     )
-    if wanted.layout is not None:
-        adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
     exchange = exchange_of(workload, layers, gpu)
     covered = backend != "" and _baselines_cover(network)
     headline = _headline(workload, network, query, wanted, backend if covered else "")
@@ -229,26 +225,6 @@ def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
     return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
         count for count, _ in operations
     )
-
-
-def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
-    """Return a note for each op whose layers would take much less time in another layout than in the requested one."""
-    notes: list[str] = []
-    for op in dict.fromkeys(layer.answer.problem.op for layer in layers):
-        now = best = 0.0
-        names: dict[str, None] = {}
-        for layer in layers:
-            if layer.answer.problem.op != op:
-                continue
-            gain = gain_elsewhere(context, layer.answer, query)
-            now += layer.latency_s
-            best += layer.latency_s / (gain.factor if gain else 1.0)
-            names |= dict.fromkeys([gain.layout] if gain else [])
-        if names and now > best * (1.0 + MATTERS):
-            notes.append(
-                f"{op}: expected to take {100 - 100 * best / now:.0f} % less time in layout {' or '.join(names)}"
-            )
-    return notes
 
 
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
