@@ -122,7 +122,7 @@ const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) 
     if (rows.size() != elements) refuse("a vector of other length");
     const auto [base, offset] = decoder.address(ins.operands[1]);
     Instruction& made = decoder.emit(load_run(bits, width ? width : bits, type[0] == 's'));
-    made.list = rows;
+    made.list = std::move(rows);
     made.a = base;
     made.immediate = offset;
     made.space = space_of(ins);
@@ -179,7 +179,7 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
                                      : bits == 16 ? store<uint16_t>
                                      : bits == 32 ? store<uint32_t>
                                                   : store<uint64_t>);
-    made.list = rows;
+    made.list = std::move(rows);
     made.a = base;
     made.immediate = offset;
     made.space = space_of(ins);
@@ -334,7 +334,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
              ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
     merges = merges && !decoder.result_is_read();
     Instruction& made = decoder.emit(atomic_run(type));
-    made.list = targets;
+    made.list = std::move(targets);
     made.list.insert(made.list.end(), b.begin(), b.end());
     made.list.insert(made.list.end(), c.begin(), c.end());
     made.a = base;
@@ -582,7 +582,7 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
     const auto [base, offset] = decoder.address(address);
     Instruction& made = decoder.emit(stores ? store_matrices : load_matrices);
-    made.list = rows;
+    made.list = std::move(rows);
     made.a = base;
     made.immediate = offset;
     made.space = ins.has("shared") ? Space::kShared : Space::kGeneric;

@@ -293,7 +293,7 @@ struct Brev {
 
 const Registration kSameType({"rem", "sad", "cnot", "brev"}, [](Decoder& decoder, const Source& ins) {
     const std::string& opcode = ins.opcode;
-    std::string type = ins.type();
+    const std::string& type = ins.type();
     const std::string as = type[0] == 'b' ? "u" + type.substr(1) : type;
     expect_operands(ins, opcode == "rem" ? 3 : opcode == "sad" ? 4 : 2);
     Run run;

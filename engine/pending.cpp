@@ -307,7 +307,8 @@ void Pending::begin(BulkCopy& copy) {
 
 void Pending::start_copy(BulkCopy copy) {
     begin(copy);
-    bulk.start(copy.lane, std::move(copy));
+    const auto lane = copy.lane;
+    bulk.start(lane, std::move(copy));
 }
 
 void Pending::start_tracked(std::shared_ptr<BulkCopy> copy) {

@@ -39,7 +39,7 @@ class CompactTrees {
                     all_within(features, 0, 256),
                 "trees: expected nodes and features that exist");
         for (int64_t n = 0; n < nodes; n++) {
-            const bool is_leaf = thresholds[n] != thresholds[n];
+            const bool is_leaf = std::isnan(thresholds[n]);
             require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
             // The ordered number of a leaf exceeds that of every value.
