@@ -363,7 +363,7 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         const Row d = decoder.write(target, type);
         Instruction& made = decoder.emit(run);
         made.d = d;
-        made.list = parts;
+        made.list = std::move(parts);
         return;
     }
     if (target.kind == OperandKind::kVector) {

@@ -282,11 +282,10 @@ class CandidateSet:
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
 
 
-ROWS = 1 << 15
-"""Maximum product of the number of configs and the number of problems in a batch. Larger arrays do not fit into the CPU
-cache."""
-TOGETHER = 64
-"""Maximum number of problems in a batch. The models of backends cache the times of this many problems."""
+ROWS = 1 << 19
+"""Maximum product of the number of configs and the number of problems in a batch, to limit memory."""
+TOGETHER = 128
+"""Maximum number of problems in a batch."""
 
 
 def candidate_set(

@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
 """Maximum numbers of cached answers, of cached sets by default, and of sets that `prepare` estimates in a batch."""
-_AHEAD = 64
+_AHEAD = 128
 """Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
 
