@@ -19,7 +19,6 @@ from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
 from kernrec.store.share.withdraw import retraction_rows
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add, measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -90,7 +89,7 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
     assert len(database.altered()) == 2
 
 
-def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, refuses: Refuses):
+def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, refuses):
     refuses(lambda arguments: add(empty, row(session="good"), row(**arguments)), [
         {"latency_ms": 1.0}, {"measurement_id": "x"}, {"latency_s": "fast"}, {"latency_s": float("nan")},
         {"registers": 2.5}, {"registers": True}, {"registers": 2**40}, {"ecc": 1}, {"session": 7},
@@ -236,7 +235,7 @@ def test_merge_of_an_invalid_database_adds_nothing(database, tmp_path, row):
     assert database.content_hash() == before
 
 
-def test_database_cannot_be_merged_with_itself(tmp_path, row, refuses: Refuses):
+def test_database_cannot_be_merged_with_itself(tmp_path, row, refuses):
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         add(database, row())

@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -14,7 +13,6 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.schema import migrations
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
 
 
@@ -24,7 +22,7 @@ def path(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def megabytes(tmp_path_factory) -> bytes:
+def megabytes(tmp_path_factory):
     """Return the contents of a database of 3000 measurements."""
     path = tmp_path_factory.mktemp("filled") / "a.duckdb"
     noise = random.Random(1)
@@ -178,7 +176,7 @@ def test_read_only_folder_is_named_and_can_be_read(filled):
         filled.parent.chmod(0o700)
 
 
-def test_reading_writes_nothing(filled, refuses: Refuses):
+def test_reading_writes_nothing(filled, refuses):
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()}
     with Database.open(filled) as database:
         assert len(database.rows("measurement")) == 3000
@@ -214,7 +212,7 @@ def test_full_disk_is_reported_in_one_line_and_stores_nothing(path):
         assert set(database.counts().values()) == {0}
 
 
-def test_interactive_python_shows_no_progress_bar(tmp_path: Path) -> None:
+def test_interactive_python_shows_no_progress_bar(tmp_path):
     """DuckDB treats a program without a file as interactive, and would show progress bars for slow queries."""
     asks = (
         "import duckdb, sys; from pathlib import Path; from kernrec.store import Database\n"
