@@ -18,6 +18,7 @@ from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
+from tests.helpers.recording import row_of
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements
@@ -35,15 +36,10 @@ def predicted():
 def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """Return a measurement of a recommendation: `factor` times its predicted latency, at its predicted power."""
     latency = recommendation.latency_s.value * factor
-    usual = {
-        "gpu": GPU, "device": "NVIDIA H200", "kernel": recommendation.kernel.name,
-        "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config), "problem": PROBLEM,
-        "protocol_version": 1, "tier": "final", "session": "monday",
-        "measured_at": "2026-03-01T12:00:00", "latency_s": latency, "latency_low_s": latency * 0.98,
-        "latency_high_s": latency * 1.03, "energy_j": latency * recommendation.power_w,
-        "power_w": recommendation.power_w, "outcome": "ok",
-    }  # fmt: skip
-    return usual | changes
+    power_w = recommendation.power_w
+    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.03}
+    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA H200"}
+    return row_of(GPU, recommendation.kernel, recommendation.config, PROBLEM) | costs | changes
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import duckdb
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.schema import migrations
 from tests.helpers.paths import ROOT
-from tests.helpers.sharing import add
+from tests.helpers.sharing import USUAL, add
 
 
 @pytest.fixture
@@ -26,12 +25,10 @@ def megabytes(tmp_path_factory):
     """Return the contents of a database of 3000 measurements."""
     path = tmp_path_factory.mktemp("filled") / "a.duckdb"
     noise = random.Random(1)
-    usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
-    usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
     samples = [[1e-3 * noise.uniform(0.5, 1.5) for _ in range(60)] for _ in range(3000)]
-    rows = [{"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": each} for i, each in enumerate(samples)]
+    rows = [{"config": {"i": i}, "latency_samples_s": each} for i, each in enumerate(samples)]
     with Database.open(path, read_only=False, create=True) as database:
-        add(database, *(usual | row for row in rows))
+        add(database, *(USUAL | row for row in rows))
     return path.read_bytes()
 
 
@@ -190,7 +187,7 @@ from pathlib import Path
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from tests.helpers.sharing import add
+from tests.helpers.sharing import add, USUAL
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100_000, resource.RLIM_INFINITY))

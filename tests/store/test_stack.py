@@ -149,10 +149,6 @@ def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):
     assert len(database.rows("measurement")) == 4
 
 
-def test_problem_measured_only_on_a_slice_is_not_measured(database, row):
-    add(database, row(mig=True))
-
-
 REPLAY = {
     "measured_by": "kernrec 0.1.0",
     "replayed": True,

@@ -28,6 +28,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
 from tests.helpers.paths import beside
+from tests.helpers.recording import row_of
 
 SOURCE = beside(__file__, "kernel.cu")
 SPEC = beside(__file__, "kernel.toml")
@@ -227,13 +228,10 @@ def measurement(kernel: Kernel, answer: Answer, rank: int, factor: float, **chan
     """Return a measurement of choice `rank` at its predicted power and `factor` times its predicted time."""
     recommendation = answer.recommendations[rank]
     latency = recommendation.latency_s.value * factor
-    return {
-        "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
-        "config": dict(recommendation.config), "problem": answer.problem, "protocol_version": 1, "tier": "final",
-        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
-        "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * recommendation.power_w,
-        "power_w": recommendation.power_w, "outcome": "ok",
-    } | changes  # fmt: skip
+    power_w = recommendation.power_w
+    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02}
+    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA GeForce RTX 4090"}
+    return row_of(GPU.name, kernel, recommendation.config, answer.problem) | costs | changes
 
 
 @pytest.fixture(scope="module")
