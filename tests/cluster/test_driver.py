@@ -122,7 +122,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     ({}, "its GPU is in the campaign already"),
     (
         {"limits": (250.0, None, None, False), "uuid_hash": "second"},
-        "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+        "its power limit and clocks (250 W, not locked) differ from those of the first GPU (default limit, not locked)",
     ),
     ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
 ])  # fmt: skip
