@@ -105,7 +105,7 @@ def test_transferred_interval_states_its_basis(one_gpu, three_gpus):
     (about,) = trained.as_dict()["models"]
     assert (about["name"], about["problems"], about["gpu_measured"]) == ("matmul", 10, True)
     assert about["intervals"]["latency"]["groups"] == 10
-    assert about["intervals"]["latency"]["pooled_with_prior"] is False
+    assert about["intervals"]["latency"]["pooled_with_analytical_model"] is False
 
 
 def test_interval_widens_with_distance_from_measurements(one_gpu):
