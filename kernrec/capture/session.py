@@ -288,7 +288,12 @@ class Session:
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))
         facts = module.facts(name)
-        facts.check(self._gpu, grid, block, int(shared))
+        try:
+            facts.check(self._gpu, grid, block, int(shared))
+        except LaunchError as error:
+            if self._recorder.checks is not None:
+                self._recorder.checks.refuse(name, str(error))
+            raise
         arguments = [packed[offset : offset + size] for size, offset in facts.parameters]
         buffers, images = self._textures.added_to({**self._buffers, **module.buffers})
         barrier = 0
@@ -316,6 +321,9 @@ class Session:
         shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)
         key = (module.number, launch.entry, shape, *constants)
         try:
+            if (checks := self._recorder.checks) is not None and checks.selects(launch):
+                checks.run(module, launch, options, together)
+                return
             emulation = self._emulations.pop(key, None)
             if emulation is None:
                 emulation = Emulation(module.module, launch, options)
