@@ -25,6 +25,8 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 _CHUNK = 64
 _MOST_LAUNCHES = 8
 """Maximum number of launches per kernel to check. Further launches of the kernel run without checks."""
+_MOST_TRACKED = 1 << 30
+"""Maximum device memory, in bytes, in which races between blocks are checked. The checks take six times as much."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
@@ -52,6 +54,8 @@ class LaunchChecks:
         """Run all blocks of a launch, with checks until the time limit.
 
         Args:
+            launch: The launch. Its buffers are not much larger than the allocations in them, because the checks need
+                memory for each byte.
             options: Options of the emulation without checks.
             together: Whether all blocks must run at the same time.
 
@@ -60,11 +64,15 @@ class LaunchChecks:
         """
         function, blocks = inlined(module.module, launch.entry), prod(launch.grid)
         memory, notes = watched_memory(function, frozenset())
+        if memory.global_races and sum(each.nbytes for each in launch.buffers.values()) > _MOST_TRACKED:
+            memory = replace(memory, global_races=False)
+            notes.append("races between blocks were not checked: the program has more than 1 GiB of device memory")
         chunk = blocks if together else min(blocks, _CHUNK)
         emulation = Emulation(module.module, launch, replace(options, most_blocks=chunk, checked=memory))
         names = _buffer_names(module, function, launch)
         describer = Describer(short_name(launch.entry), function, module.linked, [], _file_of(module, function))
-        start, ran, failed = time.monotonic(), 0, None
+        start, ran = time.monotonic(), 0
+        failed: EmulationError | None = None
         try:
             while ran < blocks and (together or time.monotonic() - start < self._seconds):
                 emulation.run(range(ran, min(ran + chunk, blocks)))
@@ -72,11 +80,13 @@ class LaunchChecks:
             if ran < blocks:
                 Emulation(module.module, launch, options).run(range(ran, blocks))
         except EmulationError as error:
-            failed = describer.of_error(str(error), list(launch.buffers))
-            raise
-        finally:
-            findings = [describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)]
-            self._add(launch.entry, [*findings, *filter(None, [failed])], names, (ran, blocks), notes)
+            failed = error
+        findings = [describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)]
+        if failed is not None and (finding := describer.of_error(str(failed), list(launch.buffers))) is not None:
+            findings.append(finding)
+        self._add(launch.entry, findings, names, (ran, blocks), notes)
+        if failed is not None:
+            raise failed
 
     def refuse(self, entry: str, reason: str) -> None:
         """Add a finding for a launch that a GPU would reject."""

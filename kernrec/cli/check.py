@@ -81,13 +81,13 @@ def check(wanted: CheckOptions) -> None:
     """
     path, entry = with_entry(wanted.source)
     program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
-    status = 0
+    status, errors = 0, dict[str, str]()
     if wanted.runs:
-        (results, status), errors = _check_run(wanted), {}
+        results, status = _check_run(wanted)
     elif program:
         results, errors = _check_program(wanted, path, entry)
     else:
-        results, errors = _check_one(wanted, path, entry), {}
+        results = _check_one(wanted, path, entry)
     findings = {name: list(checked.findings) for name, checked in results.items()}
     if wanted.junit is not None:
         from kernrec.checking.findings import junit
