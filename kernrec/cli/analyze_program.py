@@ -153,7 +153,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
                 ),
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
-        title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
+        title = f"{wanted.file.name}, predicted; grid and block as in the host code, if it states them"
         print_columns(title, columns)
     notes = []
     for row in rows:

@@ -118,13 +118,7 @@ def test_kernels_and_their_parameters_are_read():
 
 @needs("tree_sitter_cuda")
 def test_bindings_of_another_package_are_host_code():
-    text = """#include <torch/extension.h>
-#define BIND(name) torch::Tensor name(torch::Tensor a) { f<<<1, 2>>>(a); return a; }
-__global__ void f(int *x) { *x = 1; }
-BIND(first)
-BIND(second)
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("first", &torch::first); }
-"""
+    text = beside(__file__, "bindings_of_another_package_are_host_code.cu")
     code = device_code(text).text
     assert "*x = 1" in code
     assert "\nBIND" not in code

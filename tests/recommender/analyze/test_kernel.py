@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.compile.pool import Processors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
@@ -52,11 +50,7 @@ def own_candidates(database: Path, power_limit_w: float | None = None) -> Candid
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def folder(nvrtc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rowsum")
     (folder / "rowsum.cu").write_text(SOURCE)
     (folder / "kernel.toml").write_text(SPEC)

@@ -19,11 +19,6 @@ seconds = st.floats(1e-6, 1.0)
 deviations = st.floats(0.005, 1.0)
 
 
-@pytest.fixture(scope="module")
-def recommender() -> Recommender:
-    return Recommender([])
-
-
 Time = tuple[float, float, bool]
 """Latency in seconds, standard deviation of its logarithm, and whether it comes from other GPUs."""
 
