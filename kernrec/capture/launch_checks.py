@@ -106,12 +106,12 @@ class LaunchChecks:
 
         with self._lock:
             before = self.results.setdefault(short_name(entry), Checked((), Counts(), 0, 0))
-            kept = {(each.kind, each.file, each.line, each.memory): each for each in before.findings}
+            findings_by_place = {(each.kind, each.file, each.line, each.memory): each for each in before.findings}
             for finding in findings:
                 named = replace(finding, message=renamed(finding.message), memory=renamed(finding.memory))
-                kept.setdefault((named.kind, named.file, named.line, named.memory), named)
+                findings_by_place.setdefault((named.kind, named.file, named.line, named.memory), named)
             self.results[short_name(entry)] = Checked(
-                tuple(kept.values()),
+                tuple(findings_by_place.values()),
                 before.counts,
                 before.blocks + blocks[0],
                 before.of_blocks + blocks[1],

@@ -37,7 +37,7 @@ class CheckOptions(options.Options):
             "launches in the host code. FILE.cu -- ARGUMENTS builds and runs the program."
         ),
     ] = None
-    runs: Annotated[bool, typer.Option(PROGRAM, hidden=True)] = False
+    runs: Annotated[bool, option("Run the source as a program.", PROGRAM, hidden=True)] = False
     grid: Annotated[str, option("Grid size: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Block size: 256 or 16,16.")] = "32"
     shared: Annotated[int, option("Dynamic shared memory per block, in bytes.")] = 0
