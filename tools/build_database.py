@@ -3,7 +3,6 @@
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
-    python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
     python tools/build_database.py --carry main     # keep profiles of code that did not change since `main`
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
@@ -32,9 +31,7 @@ from profile_files import profiles_hash, read_profile_rows, within_compiler_vari
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
-from kernrec.cluster.ray_processors import RayProcessors
 from kernrec.compile.nvrtc import compiler
-from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
@@ -61,7 +58,6 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if the code is the same")
-    parser.add_argument("--cluster", metavar="ADDRESS", help="build on all cores of a Ray cluster: auto or host:port")
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.carry is not None:
@@ -72,10 +68,7 @@ def main() -> int:
         checks = (check(each, n, arguments.processes, arguments.seed) for each, n in zip(kernels, counts, strict=True))
         return max(checks)
     only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
-    if arguments.cluster is None:
-        return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
-    with RayProcessors(arguments.cluster) as processors:
-        return max(build(kernel, arguments.fresh, processors, only) for kernel in kernels)
+    return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +87,7 @@ class Only:
         ]
 
 
-def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only) -> int:
+def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     """Build the missing profiles of one kernel and write its file. Return 1 if profiling failed for a variant."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
@@ -109,7 +102,7 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
-            for result in profile_variants(kernel, todo, built, processors, _COMPILE_S):
+            for result in profile_variants(kernel, todo, built, processes, _COMPILE_S):
                 if isinstance(result, VariantFailure):
                     failures.append(result)
                     progress.console.print(f"failed: {result.message} {dict(result.fixed)} sm_{result.sm}")

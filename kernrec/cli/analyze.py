@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
     from kernrec.recommender import Answer
     from kernrec.recommender.analyze.kernel import Analysis
-    from kernrec.recommender.analyze.profile_configs import Profiles
 
 _RECORDED = "recorded"
 """Value of --effort that selects only configs with measurements in the database."""
@@ -191,34 +189,20 @@ def _analysis(
         from kernrec.recommender.recorded_configs import recorded_configs
 
         only = recorded_configs(database, kernel, problem)
-    with _profiles(wanted.cluster) as profiles:
-        profiling = ProfilingOptions(
-            folder=folder,
-            processes=_usable_cpus(),
-            budget=wanted.budget,
-            only=only,
-            whole=wanted.effort == "exhaustive",
-            progress=report,
-            profiles=profiles,
-            first_front=first_front,
-        )
-        return run(kernel, problem, gpu, database, wanted.query, profiling)
+    profiling = ProfilingOptions(
+        folder=folder,
+        processes=_usable_cpus(),
+        budget=wanted.budget,
+        only=only,
+        whole=wanted.effort == "exhaustive",
+        progress=report,
+        first_front=first_front,
+    )
+    return run(kernel, problem, gpu, database, wanted.query, profiling)
 
 
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
-    if cluster is None:
-        yield None
-        return
-    from kernrec.cluster.ray_processors import RayProcessors
-    from kernrec.recommender.analyze.profile_configs import profiles_with
-
-    with RayProcessors(cluster) as processors:
-        yield profiles_with(processors)
 
 
 class _Measuring:
@@ -236,7 +220,7 @@ class _Measuring:
             collected = collect(self._measurement.request, Lines().show, self._stop)
         for result in collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
-            print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])
+            print_notes([f"{result.measured} measured, {result.earlier} already known", *failed])
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:

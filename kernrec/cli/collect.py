@@ -56,7 +56,7 @@ class CollectOptions(options.Options):
     workload: Annotated[str | None, option("Network whose layers to measure.")] = None
     dtype: Annotated[str | None, option("Data type of the tensors. Default: the op's first.")] = None
     layout: options.Layout = None
-    gpu: Annotated[str, option("GPU: auto, all, or its index on this machine.", "--gpu", callback=present)] = "auto"
+    gpu: Gpu = "auto"
     strategy: Annotated[
         str | None,
         option(
@@ -316,7 +316,7 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
     """Print the number of measured or replayed configs, the best configs, and the failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
-        before = f", {result.earlier} known before" if result.earlier else ""
+        before = f", {result.earlier} already known" if result.earlier else ""
         name = "" if result.name == result.problem else f"{result.name}: "
         print(f"{name}{result.problem}: {result.measured} {done}{before}")
         for what, measurement, cost, unit in (

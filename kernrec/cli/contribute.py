@@ -9,7 +9,7 @@ from kernrec.cli import options
 from kernrec.cli.collect import Gpu, run_measuring
 from kernrec.cli.options import option
 from kernrec.cli.quantity import budget as parse_budget
-from kernrec.cli.share import print_leaving
+from kernrec.cli.share import print_manifest
 from kernrec.errors import UsageError, file_errors
 from kernrec.util.human import counted
 
@@ -69,7 +69,7 @@ def _write(database: Path) -> None:
 
     def agree(leaving: "Sequence[Outgoing]", withdrawn: int) -> bool:
         for each in leaving:
-            print_leaving(each)
+            print_manifest(each.manifest)
         return True
 
     if not database.exists():

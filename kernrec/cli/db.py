@@ -149,7 +149,7 @@ def export(wanted: ExportOptions) -> None:
         leaving = outgoing(opened, chosen, secret_of(own), folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{own} has no matching measurements")
-        share.print_leaving(leaving)
+        share.print_manifest(leaving.manifest)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
 
@@ -256,7 +256,7 @@ def verify(wanted: VerifyOptions) -> None:
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
     if impossible:
         raise KernrecError(f"{len(impossible)} of {rows} rows in {path} are impossible; --remove deletes them")
-    print(f"{counted(rows, 'row')}, none changed since it was written")
+    print(f"{counted(rows, 'row')}, none was changed since it was written")
 
 
 def _verify_place(name: str, listed: bool) -> None:

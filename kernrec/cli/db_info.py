@@ -11,15 +11,12 @@ from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
-_SHOWN = 8
-"""Maximum number of suggestions for further measurements."""
-
 _SHIPPED = Path("shipped")
 """Value of --db that selects the published measurements that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
-    coverage: Annotated[bool, option("Show what is measured, and what to measure next.", "--coverage")] = False
+    coverage: Annotated[bool, option("Show how much is measured on each GPU.", "--coverage")] = False
     as_json: AsJson = False
 
 
@@ -144,14 +141,14 @@ def conflicting(count: int) -> str:
 def _show_coverage(database: Path | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from kernrec.measure.gpu_coverage import gaps, gpus_coverage
+    from kernrec.measure.gpu_coverage import gpus_coverage
     from kernrec.store import Stack
 
     with Steps("counting what is measured"):
         stack = Stack(None if database is None else [database])
-        gpus, missing = gpus_coverage(stack), gaps(stack)
+        gpus = gpus_coverage(stack)
     if as_json:
-        print_json({"gpus": [asdict(gpu) for gpu in gpus], "gaps": [asdict(gap) for gap in missing]})
+        print_json({"gpus": [asdict(gpu) for gpu in gpus]})
         return
     names = ("measured", "recorded", "layers", "configs", "energies")
     sums = [(gpu, {name: sum(getattr(op, name) for op in gpu.ops.values()) for name in names}) for gpu in gpus]
@@ -165,13 +162,3 @@ def _show_coverage(database: Path | None, as_json: bool) -> None:
         print_notes(
             [f"{counted(others, 'GPU')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
         )
-    wanted = [
-        {
-            "architecture": gap.arch,
-            "op": gap.op,
-            "unmeasured": gap.layers - gap.measured,
-            "GPUs": ", ".join(gap.gpus[:2]) + (f" and {len(gap.gpus) - 2} more" if len(gap.gpus) > 2 else ""),
-        }
-        for gap in missing[:_SHOWN]
-    ]
-    print_rows("what would help most: `kernrec contribute` on one of these GPUs", wanted)

@@ -56,9 +56,7 @@ def _print_gpu(gpu: "GpuDiagnosis") -> None:
             ("under load", probe.load_w and human(probe.load_w, "W")),
             ("SM clock", probe.sm_clock_hz and human(probe.sm_clock_hz, "Hz")),
             ("energy counter period", probe.tick_s and human(probe.tick_s, "s")),
-            ("energy counter lag", probe.lag_s is not None and human(probe.lag_s, "s")),
             ("counter energy / power sensor", probe.ratio and f"{probe.ratio:.3f}"),
-            ("sensor read time", human(probe.call_s, "s")),
         ]
         print_line("          " + ", ".join(f"{name} {value}" for name, value in figures if value))
     for problem in gpu.problems:

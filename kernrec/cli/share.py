@@ -60,7 +60,7 @@ def push(wanted: PushOptions) -> None:
 
     def agree(leaving: "Sequence[Outgoing]", withdrawn: int) -> bool:
         for each in leaving:
-            print_leaving(each)
+            print_manifest(each.manifest)
         if withdrawn:
             print(f"pushed earlier, now withdrawn: {counted(withdrawn, 'measurement')}")
         if wanted.dry_run:
@@ -98,13 +98,6 @@ def asked_licence(others: str) -> str:
     return str(typer.prompt(f"License of your rows for {others}, such as CC0-1.0 or internal use at ACME", err=True))
 
 
-def print_leaving(leaving: "Outgoing") -> None:
-    """Print a summary of the measurements to push or export, and which columns are anonymized."""
-    print_manifest(leaving.manifest)
-    for name, count in leaving.changed.items():
-        print(f"{name} is anonymized in {counted(count, 'measurement')}")
-
-
 def print_manifest(manifest: "Manifest") -> None:
     """Print a summary of a bundle's contents."""
     print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
@@ -135,7 +128,7 @@ def pull(wanted: PullOptions) -> None:
     place = place_of(wanted.place)
     with Steps(f"pulling from {place.title}"):
         report = pull_rows(place, untrusted=wanted.untrusted)
-    gone = f", {report.withdrawn} no longer answer" if report.withdrawn else ""
+    gone = f", {report.withdrawn} no longer used" if report.withdrawn else ""
     print(f"{place.title}: {counted(report.measurements, 'new measurement')}{gone}")
     print_notes(report.left)
     if report.unknown:

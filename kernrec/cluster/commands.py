@@ -7,9 +7,10 @@ one model differ by more than good configs do. The other strategies divide one p
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from kernrec.cluster.driver import Cluster, Driver
+from kernrec.cluster.driver import Driver
 from kernrec.cluster.gpu_actor import Limits, limits_of
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import present_measurements
@@ -20,26 +21,10 @@ from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.problems import planned_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.op import Problem
-from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
-_SLICE_S = 20.0
-"""Seconds after which a GPU interrupts a problem and reports its measurements. Its next visit continues the problem."""
-
-
-@dataclass
-class _Problem:
-    planned: PlannedProblem
-    most: int
-    result: ProblemResult
-    tasks: set[tuple[str, str, str]]
-    """Keys (`Task.key`) of the configs that are measured for this problem."""
-    rows: list[Measurement] = field(default_factory=list)
-    home: str | None = None
-    """Name of the GPU that measures the problem; None if no GPU has begun it."""
-    busy: bool = False
-    """Whether a GPU is measuring the problem right now."""
-    done: bool = False
+if TYPE_CHECKING:
+    from kernrec.cluster.ray_cluster import RayCluster
 
 
 class SharedProblems(Chooser):
@@ -47,63 +32,49 @@ class SharedProblems(Chooser):
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
         """Create a chooser that screens at most `configs` configs (None for no limit) of all problems together."""
-        self._problems: dict[str, _Problem] = {}
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
+        self._waiting: list[PlannedProblem] = []
+        self._unfinished = len(problems)
+        self._earlier: dict[str, list[Measurement]] = {}
+        self._results: dict[str, ProblemResult] = {}
         for planned in problems:
             most = min(count for count in (planned.most, part, len(planned.tasks)) if count is not None)
-            result = ProblemResult(planned.name, planned.problem.key, most)
-            tasks = {task.key for task in planned.tasks}
-            self._problems[planned.problem.key] = _Problem(planned, most, result, tasks)
+            self._waiting.append(replace(planned, most=most))
+            self._earlier[planned.problem.key] = []
+            self._results[planned.problem.key] = ProblemResult(planned.name, planned.problem.key, most)
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
         """Return the results so far, one entry per problem."""
-        return tuple(problem.result for problem in self._problems.values())
+        return tuple(self._results.values())
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        return [problem.planned.problem for problem in self._problems.values()]
+        return [planned.problem for planned in self._waiting]
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
         for measurement in earlier:
-            if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
-                problem.result.add_earlier(measurement)
-                _add(problem, measurement)
+            if (key := measurement.identity.problem.key) in self._results:
+                self._results[key].add_earlier(measurement)
+                self._earlier[key].append(measurement)
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        unfinished = [problem for problem in self._problems.values() if not problem.done]
-        idle = [problem for problem in unfinished if not problem.busy]
-        own = (problem for problem in idle if problem.home == gpu)
-        chosen = next(own, None) or next((problem for problem in idle if problem.home not in gpus), None)
-        if chosen is None:
+        if not self._waiting:
             return None
-        chosen.home, chosen.busy = gpu, True
-        share = min(1.0, len(gpus) / len(unfinished))
-        planned = replace(chosen.planned, most=chosen.most, share=share, slice_s=_SLICE_S)
-        return Visit(planned, tuple(chosen.rows))
+        planned = self._waiting.pop(0)
+        share = min(1.0, len(gpus) / self._unfinished)
+        return Visit(replace(planned, share=share), tuple(self._earlier.pop(planned.problem.key)))
 
     def learn(self, measurement: Measurement) -> None:
-        if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
-            problem.result.add_new(measurement)
-            _add(problem, measurement)
+        if (result := self._results.get(measurement.identity.problem.key)) is not None:
+            result.add_new(measurement)
 
-    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        problem = self._problems[visit.planned.problem.key]
-        problem.busy = False
-        if over:
-            problem.done = True
-            problem.rows.clear()
-
-
-def _add(problem: _Problem, measurement: Measurement) -> None:
-    identity = measurement.identity
-    key = identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))
-    if key in problem.tasks and not problem.done:
-        problem.rows.append(measurement)
+    def done(self, visit: Visit, seconds: float) -> None:
+        self._unfinished -= 1
 
 
 def collect_on(
-    cluster: Cluster,
+    cluster: "RayCluster",
     request: CollectRequest,
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,

@@ -9,12 +9,12 @@ another GPU repeats the measurements of the lost GPU's visit that are not in com
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits, sources_hash
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply, sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
@@ -23,6 +23,9 @@ from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping
 from kernrec.store.measurement import Measurement, Tier
+
+if TYPE_CHECKING:
+    from kernrec.cluster.ray_cluster import RayCluster
 
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
@@ -36,33 +39,6 @@ _MOST_LOSSES = 3
 """Number of successive crashes, without a completed visit between them, after which a GPU is excluded."""
 
 
-class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
-    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
-
-
-Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
-
-
-class Cluster(Protocol):
-    """The actors of a campaign, one per GPU."""
-
-    def join(self) -> Iterable[str]:
-        """Start an actor for each GPU that has none, and return the names of the new actors."""
-
-    def call(self, device: str, method: str, *arguments: object) -> None:
-        """Call a method of the actor `device`. `wait` later yields the reply.
-
-        If the actor's process has ended, the process is restarted first.
-        """
-
-    def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
-        """Yield (actor name, reply) for each reply within `seconds`. A visit's records come before its `Answer`."""
-
-    def close(self) -> None:
-        """End all actors."""
-
-
 @dataclass
 class _Device:
     number: int
@@ -73,7 +49,9 @@ class _Device:
     busy: bool = True
     visit: Visit | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    """Records received from the visit in progress."""
+    """Records of the open block of the visit in progress."""
+    rows: list[Measurement] = field(default_factory=list)
+    """Measurements in the completed blocks of the visit in progress."""
     resting: bool = False
     """Whether the chooser had no visit for this GPU.
 
@@ -101,7 +79,7 @@ class Driver:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: "RayCluster",
         request: CollectRequest,
         chooser: Callable[[str, Limits], Chooser],
         journal: Journal,
@@ -204,8 +182,10 @@ class Driver:
         device = self._devices.get(name)
         if isinstance(answer, Mapping):
             self._journal.append(answer)
-            if device is not None:
+            if device is not None and device.visit is not None and device.identity is not None:
                 device.records.append(answer)
+                if "row" not in answer:
+                    self._end_block(device, device.visit, device.identity)
             return
         if device is None:
             return
@@ -228,12 +208,12 @@ class Driver:
             self._welcome(name, device, answer)
         elif (visit := device.visit) is not None:
             device.losses = 0
-            rows = self._learned(device, answer.title)
             kind = self._kinds[device.identity.gpu]
             if answer.error is None:
-                kind.chooser.done(visit, answer.seconds, answer.over)
+                kind.chooser.done(visit, answer.seconds)
             else:
-                kind.lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
+                kind.lost.append(replace(visit, earlier=(*visit.earlier, *device.rows)))
+            device.visit, device.records, device.rows = None, [], []
             self._wake(device.identity.gpu)
             device.spent = answer.spent
         if answer.error is not None:
@@ -261,7 +241,8 @@ class Driver:
         others = {str(other.driver) for other in self._identities(identity.gpu)} - {str(identity.driver)}
         if others:
             self._note(
-                identity.title, f"driver {identity.driver}, others have {', '.join(sorted(others))}: the rows say so"
+                identity.title,
+                f"driver {identity.driver}, others {', '.join(sorted(others))}; rows state the driver",
             )
         device.identity = identity
         if identity.gpu not in self._kinds:
@@ -272,7 +253,8 @@ class Driver:
     def _refusal(self, device: GpuIdentity) -> str | None:
         kind = self._kinds.get(device.gpu)
         if kind is not None and device.limits != kind.limits:
-            return f"its power limit and clocks are {_limits_text(device.limits)}, here {_limits_text(kind.limits)}"
+            first, own = _limits_text(kind.limits), _limits_text(device.limits)
+            return f"its power limit and clocks ({own}) differ from those of the first GPU ({first})"
         if self._request.needs_energy and not device.measures_energy:
             return "it measures no energy"
         for other in self._identities():
@@ -302,8 +284,7 @@ class Driver:
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:
-            rows = self._learned(device, title)
-            self._kinds[device.identity.gpu].lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
+            self._kinds[device.identity.gpu].lost.append(replace(visit, earlier=(*visit.earlier, *device.rows)))
         losses = device.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
@@ -324,23 +305,18 @@ class Driver:
             if device.identity is not None and device.identity.gpu == gpu:
                 device.resting = False
 
-    def _learned(self, device: _Device, title: str) -> list[Measurement]:
-        """End a GPU's visit. Return the visit's measurements that are in completed blocks.
-
-        These measurements are also reported, and passed to the chooser.
-        """
-        assert device.visit is not None
-        planned, records = device.visit.planned, device.records
-        device.visit, device.records = None, []
-        rows = [row for row in measurements_of(records) if not row.origin.block_open]
+    def _end_block(self, device: _Device, visit: Visit, identity: GpuIdentity) -> None:
+        """Pass the measurements of a block that has ended to the chooser, and report them."""
+        planned, gpu = visit.planned, identity.gpu
+        rows, device.records = list(measurements_of(device.records)), []
+        device.rows += rows
         for row in rows:
-            self._kinds[row.identity.gpu].chooser.learn(row)
+            self._kinds[gpu].chooser.learn(row)
             tier = row.protocol.tier
-            self._counts[row.identity.gpu, planned.problem.key, tier] += 1
-            done = self._counts[row.identity.gpu, planned.problem.key, tier]
+            self._counts[gpu, planned.problem.key, tier] += 1
+            done = self._counts[gpu, planned.problem.key, tier]
             total = max(done, planned.most or len(planned.tasks)) if tier is Tier.SCREEN else done
-            self._report(Progress(title, planned.name, tier, done, total, measurement=row))
-        return rows
+            self._report(Progress(identity.title, planned.name, tier, done, total, measurement=row))
 
     def _note(self, title: str, text: str) -> None:
         self._report(Progress(title, "", "", 0, 0, note=f"{title}: {text}"))
@@ -348,6 +324,6 @@ class Driver:
 
 def _limits_text(limits: Limits) -> str:
     power_w, core_hz, memory_hz, divided = limits
-    power = "not limited" if power_w is None else f"{power_w:g} W"
+    power = "default limit" if power_w is None else f"{power_w:g} W"
     clocks = [f"{hz / 1e6:g} MHz" for hz in (core_hz, memory_hz) if hz is not None] or ["not locked"]
     return ", ".join([power, *clocks, *["divided (MIG)"] * divided])

@@ -92,8 +92,6 @@ class Answer:
     """Remarks for the user, one line each."""
     seconds: float = 0.0
     """Duration of the visit in seconds, on the device's clock."""
-    over: bool = False
-    """Whether the visit is complete. If not, its time slice ended first."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
@@ -101,6 +99,14 @@ class Answer:
 
     The reason is empty if the request is for other GPUs, which is no error.
     """
+
+
+class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
+    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
+
+
+Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
+"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
 
 
 class SentRecords:
@@ -168,7 +174,8 @@ class GpuActor:
         def make() -> None:
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
-            self._answer.over = campaign.spent or campaign.measure(with_own_kernels(visit.planned))
+            if not campaign.spent:
+                campaign.measure(with_own_kernels(visit.planned))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
@@ -203,9 +210,9 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     if request.recording is not None:
         return recorded_device(request.recording, request.gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpus
+    from kernrec.measure.device.nvml import choose_gpu
 
-    (present,) = choose_gpus("auto")
+    present = choose_gpu("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
         raise UsageError("")  # The message is empty, because it is no error if the request is for other GPUs.
     return gpu_device(present, scratch)

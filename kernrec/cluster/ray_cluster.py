@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from kernrec.cluster.driver import GpuLost, Reply
-from kernrec.cluster.gpu_actor import GpuActor
+from kernrec.cluster.gpu_actor import GpuActor, GpuLost, Reply
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
@@ -93,7 +92,7 @@ def check_answers(address: str) -> None:
 
 
 class RayCluster:
-    """Ray implementation of the `Cluster` protocol."""
+    """Actors of a campaign on a Ray cluster, one per GPU."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
         """Connect to a cluster and reserve it. If the campaign replays recordings, there is one actor per core.
@@ -144,18 +143,21 @@ class RayCluster:
         return sum(int(node["Resources"].get(self._resource, 0)) for node in self._alive())
 
     def join(self) -> list[str]:
+        """Start an actor for each GPU that has none, and return the names of the new actors."""
         new = [f"gpu-{number}" for number in range(len(self._actors), self._places())]
         for name in new:
             self._actors[name] = self._ray.remote(GpuActor).options(**self._needs, max_restarts=-1).remote()
         return new
 
     def call(self, device: str, method: str, *arguments: object) -> None:
+        """Call a method of the actor `device`. `wait` later yields the reply."""
         called = getattr(self._actors[device], method)
         if method == "measure":
             called = called.options(num_returns="streaming")
         self._pending[called.remote(*arguments)] = device
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
+        """Yield (actor name, reply) for each reply within `seconds`. A visit's records come before its `Answer`."""
         if not self._pending:
             time.sleep(seconds)
             return
@@ -174,6 +176,7 @@ class RayCluster:
                 yield device, GpuLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
     def close(self) -> None:
+        """End all actors."""
         for actor in self._actors.values():
             with suppress(Exception):
                 self._ray.kill(actor)

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cached_result, compiler
@@ -315,26 +315,8 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class ProcessorsLostError(KernrecError):
-    """A task was not run, because no process is left to run it. The task itself is not the cause."""
-
-
-class Processors(Protocol):
-    """Processes, on one or several machines, that compile sources and run Python tasks in parallel."""
-
-    @property
-    def count(self) -> int:
-        """Return the approximate number of tasks that run at the same time."""
-
-    def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`."""
-
-    def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task to one of the processes. A task is a module-level function with its arguments."""
-
-
-class LocalProcessors:
-    """Processes of this machine."""
+class Processors:
+    """Processes of this machine that compile sources and run Python tasks in parallel."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
         """Start up to `count` working processes on demand, and use `compiling` to compile."""
@@ -344,10 +326,11 @@ class LocalProcessors:
         self._compiling = compiling
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
+        """Compile jobs like `compile_many`."""
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task. Working processes start on demand."""
+        """Submit a task: a module-level function with its arguments. Working processes start on demand."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -378,7 +361,7 @@ def processors_of(processors: "Processors | int") -> Iterator[Processors]:
     if not isinstance(processors, int):
         yield processors
         return
-    with closing(CompilingProcesses(processors)) as compiling, closing(LocalProcessors(processors, compiling)) as local:
+    with closing(CompilingProcesses(processors)) as compiling, closing(Processors(processors, compiling)) as local:
         try:
             yield local
         except BaseException:

@@ -3,12 +3,10 @@
     Chooser -> device -> journal -> database -> Chooser
 
 `Strategy.ALL` follows plans that are made beforehand; with the other strategies, a `Chooser` selects one batch of
-measurements at a time. If this machine has several GPUs of one model, they divide the problems among them. Only one GPU
-measures each problem, because two GPUs of a model differ by more than good configs do.
+measurements at a time. To measure on several GPUs, start a Ray cluster on their machines (`kernrec.cluster`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import product
@@ -59,12 +57,12 @@ def collect(
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
     request.check()
     with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
-        devices = devices_of(request, Path(scratch))
-        run = _LocalRun(request, journal, report, stopping)
+        device = device_of(request, Path(scratch))
+        run = _LocalRun(request, device, journal, report, stopping)
         if request.strategy is Strategy.ALL:
-            run.measure_plans(devices)
+            run.measure(planned_on(device.gpu, request))
         else:
-            run.measure_chosen(devices[0], chooser_on(devices[0].gpu, request))
+            run.measure_chosen(chooser_on(device.gpu, request))
         return concluded(replace(run.result, leftover=leftover), journal, request.database)
 
 
@@ -89,11 +87,9 @@ def collect_at(
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
     from kernrec.measure.device.gpu_limits import check_limits, limits_set
-    from kernrec.measure.device.nvml import choose_gpus
+    from kernrec.measure.device.nvml import choose_gpu
 
-    if request.gpu == "all":
-        raise UsageError("--set-power-limit and --lock-clocks are for one GPU: name it with --gpu")
-    (present,) = choose_gpus(request.gpu)
+    present = choose_gpu(request.gpu)
     check_limits(present, points)
     results: list[tuple[OperatingPoint, CollectResult]] = []
     for point in points:
@@ -155,48 +151,42 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
     return replace(result, stored=stored, error=error)
 
 
-def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices that a request names, at least one. Raise the errors of `collect`.
+def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
+    """Return the device that a request names. Raise the errors of `collect`.
 
     Args:
         request: Request with the GPU or the recording.
-        scratch: Folder for temporary files of the devices' processes.
+        scratch: Folder for temporary files of the device's process.
     """
     if request.recording is not None:
-        gpus = chosen_gpus(request.recording, request.gpu)
-        return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
-    from kernrec.measure.device.nvml import choose_gpus
+        (gpu,) = chosen_gpus(request.recording, request.gpu)
+        return recorded_device(request.recording, gpu, request.seed)
+    from kernrec.measure.device.nvml import choose_gpu
 
-    local = choose_gpus(request.gpu)
+    present = choose_gpu(request.gpu)
     if request.kernel is None:
-        return [gpu_device(present, scratch) for present in local]
+        return gpu_device(present, scratch)
     spec = scratch / "kernel.json"
     write_kernel(request.kernel, request.folder, spec)
-    return [gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)}) for present in local]
+    return gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)})
 
 
 class _LocalRun:
-    """Campaigns of one request on the devices of this machine."""
+    """Campaign of one request on a device of this machine."""
 
-    def __init__(self, request: CollectRequest, journal: Journal, report: Report, stopping: Stopping) -> None:
-        self._request, self._journal, self._report, self._stopping = request, journal, report, stopping
-        self.session = new_session()
+    def __init__(
+        self, request: CollectRequest, device: MeasuringDevice, journal: Journal, report: Report, stopping: Stopping
+    ) -> None:
+        self._request, self._device, self._journal = request, device, journal
+        self._report, self._stopping = report, stopping
         self.result = CollectResult()
 
-    def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems, divided among the GPUs if there are several of one model."""
-        plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
-        alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
-        shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
-        work = [(device, share) for device, share in shares if share]
-        campaigns = [
-            self._campaign(device, share, self._report, i if len(work) > 1 else None, len(work))
-            for i, (device, share) in enumerate(work)
-        ]
-        self._run(campaigns)
+    def measure(self, problems: Iterable[PlannedProblem]) -> None:
+        """Measure planned problems."""
+        self._run(self._campaign(problems, self._report))
 
-    def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
-        """Measure what a chooser selects on one device, one visit at a time."""
+    def measure_chosen(self, chooser: Chooser) -> None:
+        """Measure what a chooser selects, one visit at a time."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -208,65 +198,42 @@ class _LocalRun:
             if chooser.needs_energy and not session.traits.measures_energy:
                 raise KernrecError("energy is not measured on this device; --objective latency needs none")
             for problem in chooser.recalled:
-                chooser.begin(filter(session.is_present, device.earlier(self._request.database, problem)))
+                chooser.begin(filter(session.is_present, self._device.earlier(self._request.database, problem)))
             while (visit := chooser.next()) is not None:
                 begun_s = session.clock()
                 yield visit.planned
                 chooser.done(visit, session.clock() - begun_s)
 
-        campaign = self._campaign(device, visits(), take)
-        self._run([campaign])
+        campaign = self._campaign(visits(), take)
+        self._run(campaign)
         if (outcome := chooser.outcome()) is not None:
-            self.result = replace(self.result, outcomes=((device.gpu, outcome),))
+            self.result = replace(self.result, outcomes=((self._device.gpu, outcome),))
 
-    def _campaign(
-        self,
-        device: MeasuringDevice,
-        problems: Iterable[PlannedProblem],
-        report: Report,
-        number: int | None = None,
-        devices: int = 1,
-    ) -> Campaign:
-        """Return a campaign on a device. `number` is appended to the session's name if there are several devices."""
-        request = self._request
+    def _campaign(self, problems: Iterable[PlannedProblem], report: Report) -> Campaign:
+        request, device = self._request, self._device
 
         def earlier(problem: Problem) -> list[Measurement]:
             return device.earlier(request.database, problem) if request.resume else []
 
-        session = self.session if number is None else f"{self.session}-{number}"
         return Campaign(
             WorkerClient(device.opening, self._stopping),
             problems,
             self._journal,
-            device.settings(session, request.campaign_effort, request.budget, request.seed + (number or 0)),
-            CampaignHooks(
-                earlier,
-                self._stopping,
-                report,
-                # With several campaigns, another campaign may have an open block.
-                self._store if devices == 1 else lambda: None,
-            ),
-            device.compile_queue(devices),
+            device.settings(new_session(), request.campaign_effort, request.budget, request.seed),
+            CampaignHooks(earlier, self._stopping, report, self._store),
+            device.compile_queue(),
         )
 
-    def _run(self, campaigns: Sequence[Campaign]) -> None:
-        """Run campaigns at the same time, one per device."""
-
-        def ended(campaign: Campaign) -> Stopped | KernrecError | None:
-            try:
-                campaign.run()
-            except (Stopped, KernrecError) as end:
-                return end
-            return None
-
-        # This thread runs the first campaign, so that a second Ctrl-C reaches that campaign.
-        with ThreadPoolExecutor(len(campaigns)) as threads:
-            others = [threads.submit(ended, campaign) for campaign in campaigns[1:]]
-            ends = [ended(campaigns[0]), *(other.result() for other in others)]
-        errors = [str(end) for end in ends if isinstance(end, KernrecError)]
-        results = tuple(result for campaign in campaigns for result in merged_results(campaign.results))
-        stopped = any(isinstance(end, Stopped) for end in ends)
-        self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
+    def _run(self, campaign: Campaign) -> None:
+        error, stopped = None, False
+        try:
+            campaign.run()
+        except Stopped:
+            stopped = True
+        except KernrecError as failure:
+            error = str(failure)
+        results = tuple(merged_results(campaign.results))
+        self.result = replace(self.result, results=results, stopped=stopped, error=error)
 
     def _store(self) -> None:
         # If another process uses the database, the rows stay in the journal and are stored later.

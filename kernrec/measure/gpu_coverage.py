@@ -1,4 +1,4 @@
-"""Compute how much of the standard workloads is measured on each GPU, and which measurements would help most.
+"""Compute how much of the standard workloads is measured on each GPU.
 
 A layer counts as measured if a database has a row of the layer that is not from a replay. A layer counts as recorded if
 kernrec's shipped recordings of backends contain exactly this layer and GPU.
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
@@ -47,19 +47,6 @@ class GpuCoverage:
     """
     last_measured: str
     """Day of the last measurement; empty if there is none."""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """An op that has layers which were not measured on any GPU of an architecture."""
-
-    arch: str
-    op: str
-    layers: int
-    measured: int
-    """Number of layers that were measured on at least one GPU of the architecture."""
-    gpus: tuple[str, ...]
-    """Names of the architecture's GPUs in the catalog."""
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
@@ -120,33 +107,3 @@ def _catalog(name: str) -> GPU | None:
         return find_gpu(name)
     except UnknownGPU:
         return None
-
-
-def gaps(backend: Stack) -> list[Gap]:
-    """Return the unmeasured parts of the standard workloads by architecture and op, the most important first.
-
-    Importance is the number of unmeasured layers times the number of GPUs. Measuring one GPU per architecture is
-    enough, because its rows also train the models of the architecture's other GPUs.
-    """
-    layers = _standard_layers()
-    measured: dict[str, set[str]] = defaultdict(set)
-    for row in measured_problems(backend):
-        if (gpu := _catalog(row.gpu)) is not None:
-            measured[gpu.arch].add(row.problem)
-    by_arch: dict[str, list[GPU]] = defaultdict(list)
-    for gpu in all_gpus():
-        if not gpu.baselines_only:
-            by_arch[gpu.arch].append(gpu)
-    every = [
-        Gap(
-            arch,
-            op,
-            len(problems),
-            sum(any(each.key in measured[arch] for each in same) for same in problems),
-            tuple(gpu.name for gpu in gpus),
-        )
-        for arch, gpus in by_arch.items()
-        for op, problems in layers.items()
-    ]
-    open_gaps = [gap for gap in every if gap.measured < gap.layers]
-    return sorted(open_gaps, key=lambda gap: (-(gap.layers - gap.measured) * len(gap.gpus), gap.arch, gap.op))

@@ -186,10 +186,10 @@ class GpuPlan(Chooser):
         if self._planner is not None:
             self._planner.learn(measurement)
 
-    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+    def done(self, visit: Visit, seconds: float) -> None:
         # Do not report the duration of visits with energies, which take longer than other visits.
         if self._planner is not None and self._refining:
-            self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
+            self._planner.done(visit, 0.0 if self._measures_energy else seconds)
 
 
 def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:

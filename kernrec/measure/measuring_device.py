@@ -61,13 +61,10 @@ class MeasuringDevice:
             inputs=self.inputs,
         )
 
-    def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Return a queue that compiles configs for `devices` parallel devices.
-
-        Return None for a replay, which needs no code.
-        """
-        # Leave one CPU core free for each device's worker process, which must not be delayed.
-        processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
+    def compile_queue(self) -> CompileQueue | None:
+        """Return a queue that compiles configs. Return None for a replay, which needs no code."""
+        # Leave one CPU core free for the worker process, which must not be delayed.
+        processes = max(1, (os.cpu_count() or 1) - 1)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:

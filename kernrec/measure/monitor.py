@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, cannot_be, file_errors
 from kernrec.measure.device.interface import SensorReading
@@ -120,13 +120,6 @@ class TraceFile:
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses that a shell would return
 
 
-class Reader(Protocol):
-    """Source of sensor readings."""
-
-    def read(self, time_s: float) -> SensorReading:
-        """Read the sensors now, and return the values with `time_s` as their time stamp."""
-
-
 class NvmlReader:
     """Reader for one GPU of this machine, through NVML."""
 
@@ -162,13 +155,14 @@ class NvmlReader:
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> SensorReading:
+        """Read the sensors now, and return the values with `time_s` as their time stamp."""
         return self._sensors.read(time_s, mean_power=True)
 
 
 ShowSample = Callable[[SensorReading], None]
 
 
-def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
+def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
     Ctrl-C and other signals that ask the monitor to end reach the command. The monitor does not wait for processes that

@@ -106,7 +106,7 @@ class RefinePlanner(Chooser):
             self._seen.add((visit.problem, measured.contender))
             self.refinement.take(visit.problem, measured)
 
-    def done(self, visit: PlannedVisit, seconds: float, over: bool = True) -> None:
+    def done(self, visit: PlannedVisit, seconds: float) -> None:
         self._account(self._pending.pop(visit.planned.problem.key), seconds)
 
     def _account(self, visit: Visit, seconds: float) -> None:

@@ -60,7 +60,7 @@ class CollectRequest:
     """Problems to measure; None for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
     database: Path
     gpu: str = "auto"
-    """GPU to measure on: `auto`, `all` (of this machine or of the recording), an index, a UUID or a recorded name."""
+    """GPU to measure on: `auto`, `all` (of a cluster or of its recording), an index, a UUID or a recorded name."""
     recording: Path | None = None
     """Database with a recording to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
@@ -102,15 +102,13 @@ class CollectRequest:
         """Raise `UsageError` for mistakes that can be found without a device. `many_gpus` is true on a cluster."""
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
+        if self.gpu == "all" and not many_gpus:
+            raise UsageError("--gpu all needs a cluster: after `ray start --head`, add --cluster auto")
         if self.strategy is Strategy.PLAN and self.problems is not None:
             raise UsageError("--strategy plan chooses the problems itself: leave out --op, --shape and --workload")
         if self.strategy is not Strategy.PLAN and self.recording is None and not self.wanted:
             raise UsageError("name what to measure with --op, and --shape or --workload")
         if self.strategy is not Strategy.ALL:
-            if self.gpu == "all" and not many_gpus:
-                raise UsageError(
-                    f"--gpu all: --strategy {self.strategy} uses one GPU; run it for each GPU, one after the other"
-                )
             self.budget.check(self.needs_energy)
         if self.kernel is not None and self.kernel.images:
             names = ", ".join(self.kernel.images)

@@ -115,7 +115,7 @@ class SearchRounds(Chooser):
         configs, self._latencies = self._latencies[:count], self._latencies[count:]
         return self._visit(configs, EnergyRule.NONE)
 
-    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+    def done(self, visit: Visit, seconds: float) -> None:
         number = self._pending.pop(id(visit.planned))
         given_out = number != self._round or not self._latencies
         if number is not None and given_out and number not in self._pending.values():

@@ -132,7 +132,7 @@ def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | No
     if passed == expected:
         return None
     sizes = [", ".join(map(str, some)) or "none" for some in (expected, passed)]
-    return f"{bound.entry} takes arguments of {sizes[0]} bytes, not of {sizes[1]}"
+    return f"{bound.entry} takes arguments of {sizes[0]} bytes; given: {sizes[1]}"
 
 
 SCRATCH_BUFFER = "launcher_scratch"

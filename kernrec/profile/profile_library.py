@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
-from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
+from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
@@ -262,8 +262,6 @@ def _collect(
         try:
             for variant, profiles in zip(group, future.result(), strict=True):
                 yield [profile.row(kernel, sm, variant.key, variant.fixed) for sm, profile in profiles]
-        except ProcessorsLostError:
-            raise
         except KernrecError as error:
             for variant in group:
                 yield VariantFailure(kernel.name, variant.fixed, min(variant.configs), str(error))

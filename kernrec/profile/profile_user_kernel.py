@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.disassemble import code_source
-from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
+from kernrec.compile.pool import Processors, processors_of
 from kernrec.compile.together import launched_only
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
@@ -127,8 +127,6 @@ class _EmulationTasks:
             try:
                 result = future.result()
                 self._cache.put(key, result)
-            except ProcessorsLostError:
-                raise
             except KernrecError as error:
                 result = str(error)
                 self._cache.put(key, result)

@@ -309,7 +309,8 @@ def kernel_of_ptx(
     kernel = kernel_from(spec, path.name, text)
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
     if misfit := argument_mismatch(module, entry, bound):
-        raise UsageError(f"{path}: {misfit}")
+        expected = _descriptions(entry, module.functions[entry].parameters, text)
+        raise UsageError(f"{path}: {misfit}; expected, with your own sizes and values: {expected}")
     return kernel, notes
 
 

@@ -12,7 +12,7 @@ from kernrec.op import Problem
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
 from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
-from kernrec.run.driver import CudaDriver, Driver
+from kernrec.run.driver import Driver
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
 from kernrec.run.shapes import Shapes, Target, Variant
 
@@ -190,7 +190,7 @@ class BuiltKernel:
 
     def _open(self) -> Driver:
         if self._driver is None:
-            self._driver = CudaDriver()
+            self._driver = Driver()
         if self._workspaces is None:
             self._workspaces = Workspaces(self._driver)
         return self._driver
@@ -288,6 +288,6 @@ def build_kernel(
     if query.objective not in SCALAR_OBJECTIVES:
         raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)
     if gpu == "auto":
-        driver = driver or CudaDriver()
+        driver = driver or Driver()
         gpu = driver.name(driver.current_device())
     return BuiltKernel(Target(recommender, shapes, find_gpu(gpu), query), driver)

@@ -1,8 +1,8 @@
-"""Define the calls of the CUDA driver that launches need, with an implementation through CuPy."""
+"""Provide the calls of the CUDA driver that launches need."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from kernrec.compile import Compiled
 from kernrec.errors import KernrecError
@@ -12,46 +12,7 @@ NO_GPU = (
 )
 
 
-class Driver(Protocol):
-    """Calls of the CUDA driver."""
-
-    @property
-    def launch(self) -> Callable[..., Any]:
-        """Return the function that launches a kernel.
-
-        Its parameters are: function, grid x, y, z, block x, y, z, bytes of shared memory, stream, packed arguments, 0.
-        """
-
-    @property
-    def current_device(self) -> Callable[[], int]:
-        """Return a function that returns the number of the current device."""
-
-    def devices(self) -> int:
-        """Return the number of devices."""
-
-    def sm(self, device: int) -> int:
-        """Return the compute capability of a device, such as 90 for 9.0."""
-
-    def name(self, device: int) -> str:
-        """Return the name that the driver reports for a device."""
-
-    def use(self, device: int) -> AbstractContextManager[Any]:
-        """Return a context manager that makes a device current."""
-
-    def load(self, compiled: Compiled) -> Any:
-        """Load compiled code on the current device, and return a handle of the loaded module."""
-
-    def function(self, module: Any, entry: str, shared_bytes: int) -> int:
-        """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
-
-    def allocate(self, size: int) -> Any:
-        """Allocate bytes on the current device, and return an object with the address `ptr` that owns the memory."""
-
-    def device_of(self, address: int) -> int:
-        """Return the number of the device that an address belongs to, or -1 for host memory."""
-
-
-class CudaDriver:
+class Driver:
     """Driver calls for the GPUs of this machine, made through CuPy. Raises `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
@@ -69,27 +30,35 @@ class CudaDriver:
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
         self._count = int(count)
-        self.launch = driver.launchKernel
-        self.current_device = runtime.getDevice
+        self.launch: Callable[..., Any] = driver.launchKernel
+        """Function that launches a kernel. Its parameters are: function, grid x, y, z, block x, y, z, bytes of shared
+        memory, stream, packed arguments, 0."""
+        self.current_device: Callable[[], int] = runtime.getDevice
+        """Function that returns the number of the current device."""
 
     def devices(self) -> int:
+        """Return the number of devices."""
         return self._count
 
     def sm(self, device: int) -> int:
+        """Return the compute capability of a device, such as 90 for 9.0."""
         properties = self._runtime.getDeviceProperties(device)
         return int(properties["major"]) * 10 + int(properties["minor"])
 
     def name(self, device: int) -> str:
+        """Return the name that the driver reports for a device."""
         name = self._runtime.getDeviceProperties(device)["name"]
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def use(self, device: int) -> AbstractContextManager[Any]:
+        """Return a context manager that makes a device current."""
         from cupy.cuda import Device
 
         selected: AbstractContextManager[Any] = Device(device)
         return selected
 
     def load(self, compiled: Compiled) -> Any:
+        """Load compiled code on the current device, and return a handle of the loaded module."""
         from cupy.cuda.function import Module
 
         module = Module()
@@ -100,6 +69,7 @@ class CudaDriver:
         return module
 
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
+        """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
         function = int(module.get_function(entry).ptr)
         try:
             # A kernel that uses more than 48 KiB, including static shared memory, needs this attribute.
@@ -111,11 +81,13 @@ class CudaDriver:
         return function
 
     def allocate(self, size: int) -> Any:
+        """Allocate bytes on the current device, and return an object with the address `ptr` that owns the memory."""
         # Do not use the memory pool: its memory may still be in use on another stream.
         from cupy.cuda import Memory
 
         return Memory(size)
 
     def device_of(self, address: int) -> int:
+        """Return the number of the device that an address belongs to, or -1 for host memory."""
         attributes = self._runtime.pointerGetAttributes(address)
         return int(attributes.device) if attributes.devicePointer else -1

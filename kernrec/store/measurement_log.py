@@ -168,55 +168,18 @@ class MeasurementLog:
     failures: Mapping[str, list[_Row]]
 
 
-class LogRows:
-    """Results of the queries `ANSWERS`, `FAILURES`, `SIGNERS` and `_OTHERS` on one database, from which `log` builds a
-    `MeasurementLog`."""
-
-    def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
-        self.answers = answers
-        self.failures = failures
-        self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
-        """Public keys of the signers, keyed by (problem, kernel, kernel hash, config, power limit, two locked clocks).
-        `others` has the same keys. Its values are the median latencies that other people measured."""
-        self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
-
-    def add(self, more: "LogRows") -> None:
-        self.answers += more.answers
-        self.failures += more.failures
-        self.signers |= more.signers
-        self.others |= more.others
-
-    def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Build a `MeasurementLog` from these rows. Its answers show `title` as the name of the database. The argument
-        `signed` states whether the rows were pulled."""
-
-        def whole(row: _Row) -> _Row:
-            values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
-            name = (*row[:4], *row[1:][_LIMITS])
-            return (
-                *values,
-                from_others or signed,
-                tuple(self.signers.get(name, ())),
-                title,
-                *combined,
-                None if from_others else self.others.get(name),
-            )
-
-        return MeasurementLog(
-            _by_problem([whole(row) for row in self.answers]),
-            _by_problem([(*row[:-1], row[-1] or signed) for row in self.failures]),
-        )
-
-
-def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
+def read_log(
+    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
+) -> MeasurementLog:
     """Read the measured answers and failures for the given problems on a GPU from a database.
 
     Args:
+        title: Name of the database, to show in answers.
         signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
-        return LogRows([], [], [], [])
+        return MeasurementLog({}, {})
     # Use constants in the condition: DuckDB applies them during the scan, whereas a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
@@ -227,16 +190,26 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
-    signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
-    failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
+    def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
+        """Return the last column of a query, keyed by the other columns, which identify a config and its limits."""
+        rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
+        return {row[:-1]: row[-1] for row in rows}
+
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
+    signers = by_config(signed, SIGNERS.format(merged=f"db.merged WHERE {condition}"))
     # Only the user's own rows are compared with other people's latency.
-    merged = merged and not all(row[-_COMBINED] for row in answers)
-    return LogRows(
-        answers,
-        rows_of("whole_gpu_rows", failures) if failed else [],
-        rows_of("whole_gpu_rows", signers) if signed else [],
-        rows_of("whole_gpu_rows", f"{_OTHERS} GROUP BY ALL") if merged else [],
+    others = by_config(merged and not all(row[-_COMBINED] for row in answers), _OTHERS)
+
+    def whole(row: _Row) -> _Row:
+        columns, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
+        name = (*row[:4], *row[1:][_LIMITS])
+        others_s = None if from_others else others.get(name)
+        return (*columns, from_others or signed, tuple(signers.get(name, ())), title, *combined, others_s)
+
+    failures = rows_of("whole_gpu_rows", f"{FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
+    return MeasurementLog(
+        _by_problem([whole(row) for row in answers]),
+        _by_problem([(*row[:-1], row[-1] or signed) for row in failures]),
     )
 
 

@@ -12,7 +12,7 @@ from kernrec.store import rows as store_rows
 from kernrec.store.connection import exchange_folder, one_line, quoted
 from kernrec.store.exchange import used_columns, wrong_keys
 from kernrec.store.marks import Faults, Mark
-from kernrec.store.measurement_log import MeasuredAnswer, MeasurementLog, evidence, read_rows
+from kernrec.store.measurement_log import MeasuredAnswer, MeasurementLog, evidence, read_log
 from kernrec.store.profiles import ProfileTable, query_profiles
 from kernrec.store.rows import content_hash
 from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
@@ -141,7 +141,7 @@ class DatabaseQueries:
             signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
         """
         with one_line(self.path):
-            return read_rows(self._connection, gpu, problems, signed).log(title, signed)
+            return read_log(self._connection, gpu, problems, title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)

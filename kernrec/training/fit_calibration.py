@@ -206,7 +206,7 @@ class _CalibrationRows:
         latency = self.group.latency_s[rows]
         power = self.power
         volts = float(power.voltage(power.running_hz))
-        static = (power.board_w + power.leakage_w * volts) * latency
+        static = (power.board_w + float(power.leakage_at(power.running_hz))) * latency
         core = (power.clock_w * (power.running_hz / power.boost_hz) * latency + core_j[rows]) * volts**2
         parts = np.stack([static, core, dram_j[rows]], axis=1)
         return np.asarray(parts / self.group.energy_j[rows][:, None])

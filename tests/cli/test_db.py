@@ -54,7 +54,7 @@ def test_refused_import_creates_no_database(own, tmp_path, capsys):
 def test_verify_reports_an_altered_row(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     assert run(["db", "verify"]) == 0
-    assert capsys.readouterr().out.endswith("5 rows, none changed since it was written\n")
+    assert capsys.readouterr().out.endswith("5 rows, none was changed since it was written\n")
     with duckdb.connect(str(own)) as connection:
         connection.execute("UPDATE measurement SET latency_s = 1e-9 WHERE outcome = 'ok'")
     assert run(["db", "verify"]) == 1

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.cluster import commands, driver
+from kernrec.cluster import driver
 from kernrec.cluster.commands import collect_on
+from kernrec.measure.campaign import device_session
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
@@ -22,8 +23,9 @@ CONFIGS = 30
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
-    """Make each GPU's actor send a few rows at a time."""
-    monkeypatch.setattr(commands, "_SLICE_S", 0.1)
+    """End a block after a few rows."""
+    monkeypatch.setattr(device_session, "_FIRST_S", 0.1)
+    monkeypatch.setattr(device_session, "_SHARE", 0.0)
 
 
 def collect(
@@ -119,7 +121,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
 
     for size in (256, 512):
         make_recording(tmp_path / "recorded.duckdb", 12, energy=False, size=size)
-    monkeypatch.setattr(commands, "_SLICE_S", 20.0)
+    monkeypatch.setattr(device_session, "_FIRST_S", 20.0)
     monkeypatch.setattr(driver, "_STORE_S", 0.0)
     with pytest.raises(Killed):
         collect(tmp_path, 1, die)

@@ -1,4 +1,4 @@
-"""Test with scripted GPUs which GPUs the driver refuses, what it journals, and which visits it assigns."""
+"""Test with scripted GPUs which GPUs the driver refuses, what it journals, and which visits it assigns, once each."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,14 +10,15 @@ import pytest
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.commands import SharedProblems
-from kernrec.cluster.driver import Driver, GpuLost, Reply
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits
+from kernrec.cluster.driver import Driver
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
 from kernrec.recommender.request import Objective
+from kernrec.store.measurement import Measurement
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -35,7 +36,7 @@ def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
 
 
 class Scripted:
-    """Stand-in for `Cluster` whose GPUs return scripted replies at once."""
+    """Stand-in for `RayCluster` whose GPUs return scripted replies at once."""
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
@@ -55,14 +56,14 @@ class Scripted:
         return new
 
     def call(self, gpu: str, method: str, *arguments: object) -> None:
-        """See `Cluster.call`."""
+        """See `RayCluster.call`."""
         if method == "measure":
             with sqlite3.connect(self.journal) as reader:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """See `Cluster.wait`."""
+        """See `RayCluster.wait`."""
         for gpu, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
                 yield gpu, Greeting("node", self.sources.get(gpu, "sources"))
@@ -75,7 +76,7 @@ class Scripted:
                     yield gpu, reply
 
     def close(self) -> None:
-        """See `Cluster.close`."""
+        """See `RayCluster.close`."""
 
 
 def opened(**changed: Any) -> Answer:
@@ -83,7 +84,7 @@ def opened(**changed: Any) -> Answer:
 
 
 def done(*records: dict[str, Any], **more: Any) -> list[Reply]:
-    return [*records, Answer(CARD.title, CARD, **{"over": True, **more})]
+    return [*records, Answer(CARD.title, CARD, **more)]
 
 
 def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     ({}, "its GPU is in the campaign already"),
     (
         {"limits": (250.0, None, None, False), "uuid_hash": "second"},
-        "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+        "its power limit and clocks (250 W, not locked) differ from those of the first GPU (default limit, not locked)",
     ),
     ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
 ])  # fmt: skip
@@ -138,7 +139,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, 
         "third": Answer("node-3", error="no such file"),
     }
     rows = closed(*(row(config) for config in range(3)))
-    cluster.replies = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
+    cluster.replies = [done(*rows, row(3, block=1), error="no space left on device")]
     notes = run(cluster, tmp_path)
     assert sorted(notes) == [
         "node-3: no such file; the campaign continues without this GPU",
@@ -162,20 +163,58 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
-def test_config_budget_is_shared_by_all_gpus(cluster, tmp_path):
-    cluster.opened = {"first": opened()}
-    cluster.replies = [done(*closed(*(row(config) for config in range(5))), over=False)]
-    run(cluster, tmp_path)
-    (_, first), (_, second) = cluster.visits
-    assert first.planned.most == second.planned.most == 12
-    assert (len(first.earlier), len(second.earlier)) == (0, 5)
-
-
 def test_rows_are_journaled_before_the_next_call_and_drifted_rows_count(cluster, tmp_path):
-    cluster.opened = {"first": opened()}
+    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
-    cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
+    cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), error="full")]
     run(cluster, tmp_path)
     assert cluster.journaled == [0, 8]
     outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]
     assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
+
+
+GPUS = ["gpu-0", "gpu-1", "gpu-2"]
+
+
+def problems(*sizes: int) -> list[PlannedProblem]:
+    planned = []
+    for number, size in enumerate(sizes):
+        problem = find_op("elementwise").problem(n=64 * (number + 1))
+        tasks = tuple(Task("k", "h", {"a": a}, problem) for a in range(size))
+        planned.append(PlannedProblem(f"problem-{number}", problem, tasks))
+    return planned
+
+
+def measured(task: Task) -> Measurement:
+    return Measurement.from_columns({
+        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": task.config, "problem": task.problem,
+        "protocol_version": 1, "tier": "screen", "session": "s", "measured_at": "2026-01-01", "outcome": "ok",
+        "latency_s": 1e-3,
+    })  # fmt: skip
+
+
+def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
+    shared = SharedProblems(problems(100, 10), 30)
+    visits = [shared.next(gpu, GPUS) for gpu in GPUS]
+    assert [visit and visit.planned.name for visit in visits] == ["problem-0", "problem-1", None]
+    assert [visit.planned.most for visit in visits if visit] == [15, 10]
+    assert [visit.planned.share for visit in visits if visit] == [1.0, 1.0]
+
+
+def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
+    shared = SharedProblems(problems(*[5] * 8), None)
+    shares = []
+    while (visit := shared.next("gpu-0", GPUS[:2])) is not None:
+        shares.append(visit.planned.share)
+        shared.done(visit, 1.0)
+    assert shares == [2 / 8, 2 / 7, 2 / 6, 2 / 5, 2 / 4, 2 / 3, 1.0, 1.0]
+
+
+def test_earlier_measurements_are_sent_and_new_ones_are_counted():
+    planned = problems(3, 3)
+    shared = SharedProblems(planned, None)
+    shared.begin([measured(planned[0].tasks[1])])
+    visits = [shared.next("gpu-0", GPUS) for _ in planned]
+    assert [len(visit.earlier) for visit in visits if visit] == [1, 0]
+    shared.learn(measured(planned[1].tasks[0]))
+    assert [(result.measured, result.earlier) for result in shared.results] == [(0, 1), (1, 0)]

@@ -30,12 +30,10 @@ CONFIGS = 100
 OFTEN = """
 from kernrec.cli import main
 from kernrec.cluster import driver
-from kernrec.cluster import commands
 driver._STORE_S = 0.5
-commands._SLICE_S = 0.1
 main()
 """
-"""Program that runs kernrec, but stores rows every half second and lets each GPU send a few rows at a time."""
+"""Program that runs kernrec, but stores rows every half second."""
 HELD = """
 import os
 import sys

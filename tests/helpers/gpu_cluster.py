@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernrec.cluster.driver import GpuLost, Reply
-from kernrec.cluster.gpu_actor import GpuActor
+from kernrec.cluster.gpu_actor import GpuActor, GpuLost, Reply
 
 Event = Callable[["GpuCluster", int], None]
 
 
 class GpuCluster:
-    """In-process stand-in for `Cluster` whose machines have one GPU each."""
+    """In-process stand-in for `RayCluster` whose machines have one GPU each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
         """Create a cluster.
@@ -28,7 +27,7 @@ class GpuCluster:
         self._count = 0
 
     def join(self) -> list[str]:
-        """See `Cluster.join`."""
+        """See `RayCluster.join`."""
         new = [f"machine-{number}" for number in range(len(self._gpus), self._machines)]
         self._gpus |= {name: self.make_gpu(name) for name in new}
         return new
@@ -47,11 +46,11 @@ class GpuCluster:
         self._end(self._gpus[gpu])
 
     def call(self, gpu: str, method: str, *arguments: object) -> None:
-        """See `Cluster.call`."""
+        """See `RayCluster.call`."""
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """See `Cluster.wait`; run the oldest call now, and count each record of a visit as a call."""
+        """See `RayCluster.wait`; run the oldest call now, and count each record of a visit as a call."""
         if not self._calls:
             return
         gpu, method, arguments = self._calls.pop(0)
@@ -71,7 +70,7 @@ class GpuCluster:
             yield gpu, GpuLost("the machine died")
 
     def close(self) -> None:
-        """See `Cluster.close`."""
+        """See `RayCluster.close`."""
         for name, gpu in self._gpus.items():
             if name not in self._dead:
                 self._end(gpu)

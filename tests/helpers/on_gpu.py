@@ -29,7 +29,7 @@ from kernrec.kernel import Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
 from kernrec.kernel.tensor_map import MAP_BYTES, EncodedMap, MapHandle
 from kernrec.op import Problem
-from kernrec.run.driver import CudaDriver
+from kernrec.run.driver import Driver as CudaDriver
 from tests.helpers.kernel_code import Config, assembled, not_assembled
 
 STAND_IN = find_gpu("h200-sxm")

@@ -56,7 +56,7 @@ def footprint(problem: Problem) -> int:
 class _WithoutCode(MeasuringDevice):
     """A GPU whose kernels need no compilation."""
 
-    def compile_queue(self, devices: int = 1) -> CompileQueue | None:
+    def compile_queue(self) -> CompileQueue | None:
         return None
 
 
@@ -70,7 +70,7 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
     def device(gpu: nvml.LocalGpu, scratch: Path, *_: object) -> MeasuringDevice:
         return opened
 
-    with patch.object(nvml, "choose_gpus", lambda wanted: [present]), patch.object(collect, "gpu_device", device):
+    with patch.object(nvml, "choose_gpu", lambda wanted: present), patch.object(collect, "gpu_device", device):
         yield
 
 

@@ -69,7 +69,7 @@ def test_tokens_may_follow_from_the_integers_of_a_call(refuses):
     refuses(lambda: layer.tokens_of({"count": 1}))
 
 
-def test_a_layer_that_is_not_described_is_refused(refuses):
+def test_incomplete_expert_layer_is_refused(refuses):
     refuses(lambda text: ExpertLayer.parse(text), [
         "", "e=8,n=7168,m=1", "e=8,n=7168,m=0,device=L4", "experts=8", "e=8,n=1,m=1,device=../../L4",
         "e=8,n=1,m=1,device=L4,block=128",

@@ -52,7 +52,7 @@ def test_launch_options_produce_the_spec_in_the_guide():
     assert draft.assumed == ("width * height elements in blurred",)
 
 
-def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable():
+def test_block_that_the_code_reads_is_a_tunable_only_if_several_are_given():
     words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
     (tunable,) = draft_spec(SAXPY, words).kernel().tunables
     assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
@@ -76,7 +76,7 @@ def test_packed_weights_have_a_fraction_of_the_elements():
     assert problem.tensors["x"].shape == (512,)
 
 
-def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
+def test_unknown_block_size_is_requested(tmp_path, refuses):
     (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
     refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 

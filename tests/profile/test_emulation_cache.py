@@ -5,7 +5,7 @@ import pytest
 
 from kernrec.compile import disassemble
 from kernrec.compile.compiled import Compiled, Resources
-from kernrec.compile.pool import LocalProcessors
+from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import EmulationCache
@@ -84,7 +84,7 @@ def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
     def no_more(*_: object) -> None:
         raise AssertionError("emulated again")
 
-    monkeypatch.setattr(LocalProcessors, "submit", no_more)
+    monkeypatch.setattr(Processors, "submit", no_more)
     second = counts(86)
     for key, value in first.items():
         np.testing.assert_array_equal(second[key], value)

@@ -14,11 +14,6 @@ CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}
 PRODUCT = {"m": 4096, "n": 4096, "k": 4096}
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def test_f16_convolutions_use_the_tensor_core_layout(recommender):
     answer = recommender.recommend("conv", "rtx4090", CONV, "f16", query=LATENCY)
     assert (answer.problem.layout, answer.layout_chosen) == ("nhwc", True)

@@ -16,11 +16,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
 @pytest.mark.parametrize("op", SHAPES)
 @pytest.mark.parametrize("gpu", ["h200", "t4"])
@@ -46,7 +41,7 @@ def test_function_accepts_and_returns_arrays():
     assert kernrec.recommend_network("bert-base", "l4").recommendation.latency_s.value > 0
 
 
-def test_problem_common_to_all_shapes_is_one_error(recommender, refuses):
+def test_error_that_concerns_all_shapes_is_raised_once(recommender, refuses):
     refuses(lambda dims, query: answer_many(recommender, "matmul", "h200", dims, query), [
         ({"m": [1, 2], "n": [1, 2, 3], "k": 1}, Query(Objective.LATENCY)),
         ({"m": [1.5], "n": 1, "k": 1}, Query(Objective.LATENCY)),

@@ -10,7 +10,7 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import Picked
@@ -105,11 +105,6 @@ PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
 """Tunables of matmul that do not change the machine code."""
 COMMAND = ["recommend", "--op", "matmul", "--dtype", "f16", "--shape", "m=2048,n=2048,k=2048"]
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "h200"])

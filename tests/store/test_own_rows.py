@@ -62,7 +62,7 @@ def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
     assert "2 of 10 rows" in done.stderr
     assert "--remove deletes them" in done.stderr
     assert "2 rows of" in run_here("db", "verify", "--remove").stdout
-    assert "none changed since it was written" in run_here("db", "verify").stdout
+    assert "none was changed since it was written" in run_here("db", "verify").stdout
     with Database.open(own) as database:
         assert database.faults == {}
 

@@ -108,7 +108,7 @@ def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     return derived
 
 
-def test_a_query_reads_the_file_and_opens_no_database(own: Path, monkeypatch):
+def test_query_reads_the_query_file_and_opens_no_database(own: Path, monkeypatch):
     expected = answers(Stack())
     assert [len(each.measured) for each in expected[:2]] == [5, 1]
     assert len(expected[0].failed) == 2
@@ -178,7 +178,7 @@ def test_entry_derived_after_a_change_is_of_the_new_state(own: Path, monkeypatch
     assert len(before.log(GPU, PROBLEM.key, "own").answers[PROBLEM.key]) == 6
 
 
-def test_a_writer_that_ends_before_it_renews_the_file_changes_no_answer(own: Path, monkeypatch):
+def test_writer_that_ends_before_it_renews_the_query_file_changes_no_answer(own: Path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.database.renew", lambda *_: None)
         add_row(own)

@@ -104,7 +104,7 @@ def test_no_two_problems_share_a_key(op: str) -> None:
     assert len(np.unique(np.stack([table.keys, table.items]), axis=1).T) == problems[0]["problems"]
 
 
-def test_rows_with_any_number_of_items_are_beside_a_problem() -> None:
+def test_recorded_rows_of_a_problem_include_every_number_of_items() -> None:
     condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
     numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)

@@ -53,7 +53,7 @@ def test_known_coefficients_are_recovered_and_stored():
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_power_limit_hides_no_coefficient():
+def test_rows_at_the_power_limit_do_not_distort_the_fit():
     """The GPU runs half of its rows at the power limit, with a lower clock than the analytical model assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])

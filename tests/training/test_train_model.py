@@ -48,7 +48,7 @@ def test_interval_covers_held_out_problems(model):  # type: ignore[no-untyped-de
 
 
 @pytest.mark.every(2)
-def test_training_interval_is_that_of_held_out_problems():
+def test_training_interval_covers_held_out_problems():
     """The rows that calibrate intervals must select neither the trees nor their number."""
     inside, quick = [], replace(QUICK, rounds=20)
     for seed in range(8):
@@ -162,7 +162,7 @@ def test_shared_correction_does_not_shift_predictions_of_the_best_configs(sharpn
     assert np.ptp(target) == pytest.approx(np.ptp(data.residual["latency"]))
 
 
-def test_model_with_worse_held_out_choices_does_not_help_new_gpus():
+def test_model_with_worse_held_out_recommendations_does_not_help_new_gpus():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
     recommendation, of_analytical = (
         trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the analytical model")
@@ -189,7 +189,7 @@ def test_new_kernel_is_learned_if_models_of_others_helped(alike):
     assert (kernel_width < math.log(INTERVAL)) is alike
 
 
-def test_held_out_scores_state_what_the_model_adds(model):  # type: ignore[no-untyped-def]
+def test_held_out_scores_show_the_gain_of_the_model(model):  # type: ignore[no-untyped-def]
     assert model.scores["held out by"] == "problem"
     assert model.scores["median latency error"] < 0.05 < model.scores["median latency error of the analytical model"]
 

@@ -116,8 +116,6 @@ class Campaign:
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-        # start and duration, in seconds, of each problem that is measured in time slices
-        self._shares: dict[str, tuple[float, float]] = {}
         self.results: list[ProblemResult] = []
 
     def run(self) -> None:
@@ -170,43 +168,25 @@ class Campaign:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
 
-    def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
-        """Measure a problem, or continue a problem that was interrupted at the end of its time slice.
-
-        Args:
-            planned: Problem with the configs to measure.
-            problems_left: Number of problems, including this problem, that share the remaining budget.
-
-        Returns:
-            True if the problem is done or its share of the budget is used up; False if its time slice ended first.
-        """
+    def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
+        """Measure a problem. The remaining budget is for this problem and the other `problems_left` - 1 problems."""
         session, blocks, settings = self.session, self._blocks, self._settings
-        sliced = math.isfinite(planned.slice_s)
-        goes_on = sliced and self._run is not None and self._run.planned.preparation == planned.preparation
         run = self._run = self._start_problem(planned)
-        if not goes_on:
-            session.begin_problem(planned)
+        session.begin_problem(planned)
         if planned.baseline is not None:
             self._note(
-                "nothing defines the right result: results are compared with the output of "
-                + config_text(planned.baseline)
+                "the spec has no reference: results are compared with the output of " + config_text(planned.baseline)
             )
-        configs_left = self._configs_left()
-        begun_s = start_s = session.clock()
+        configs_left, start_s = self._configs_left(), session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left
-        if sliced:
-            start_s, share_s = self._shares.setdefault(planned.problem.key, (start_s, share_s))
-        slice_end_s = begun_s + planned.slice_s
         with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
-            again = self._screen(min(start_s + _SCREEN_SHARE * share_s, slice_end_s), most)
+            again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
             if with_energy:
-                again += self._coarse(min(start_s + _COARSE_SHARE * share_s, slice_end_s))
+                again += self._coarse(start_s + _COARSE_SHARE * share_s)
             if finals:
-                phase = _Phase(min(start_s + share_s, slice_end_s))
-                again += self._work(run.schedule.finals(finals, with_energy), phase)
-            over = session.clock() < slice_end_s
+                again += self._work(run.schedule.finals(finals, with_energy), _Phase(start_s + share_s))
             again += blocks.close()
             if again:
                 self._work(again, _Phase(self._end_s))
@@ -219,8 +199,6 @@ class Campaign:
             # inputs.
             session.begin_problem(None)
             blocks.close()
-            return True
-        return over
 
     def _start_problem(self, planned: PlannedProblem) -> _ProblemRun:
         key = planned.problem.key

@@ -283,7 +283,7 @@ class BlockControl:
             self._energy_checked_s, self._energy_unchecked = session.clock(), False
         before = session.opened_info.settings
         if settings != before:
-            error = f"somebody changed the GPU: {describe_changes(before, settings)}"
+            error = f"another program changed the GPU: {describe_changes(before, settings)}"
             session.take_settings(settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

@@ -86,7 +86,6 @@ class PlannedProblem:
         energy: Rule that decides for which tasks energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
-        slice_s: Seconds after which the problem is interrupted, to be continued later.
     """
 
     name: str
@@ -99,7 +98,6 @@ class PlannedProblem:
     energy: EnergyRule = EnergyRule.GUIDE
     finals: bool = True
     share: float = 1.0
-    slice_s: float = math.inf
 
     @property
     def preparation(self) -> dict[str, Any]:
@@ -340,14 +338,8 @@ class Chooser:
     def learn(self, measurement: Measurement) -> None:
         """Learn from a new measurement, which is already in the journal."""
 
-    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """Learn that a visit has ended.
-
-        Args:
-            visit: Visit that has ended.
-            seconds: Duration of the visit in seconds, on the device's clock.
-            over: Whether all measurements of the visit were made. If not, its time slice ended first.
-        """
+    def done(self, visit: Visit, seconds: float) -> None:
+        """Learn that a visit has ended, after some seconds on the device's clock."""
 
     def outcome(self) -> object:
         """Return the strategy's result (`Refined` or `Searched`), or None if measurements are its only result."""

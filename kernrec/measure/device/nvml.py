@@ -132,34 +132,36 @@ def local_gpus() -> list[LocalGpu]:
     return listed
 
 
-def choose_gpus(wanted: str) -> list[LocalGpu]:
-    """Return the GPUs of this machine that the user names.
+def visible_gpus() -> list[LocalGpu]:
+    """Return the GPUs in `CUDA_VISIBLE_DEVICES`, or all GPUs of this machine if it is not set or names none of them."""
+    present = local_gpus()
+    return [each for each in present if _visible(each)] or present
 
-    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose only among the GPUs in that variable, if this machine has
-    any of them.
+
+def choose_gpu(wanted: str) -> LocalGpu:
+    """Return the GPU of this machine that the user names.
 
     Args:
-        wanted: `auto`, `all`, an index or a UUID. `auto` is the first GPU that no process uses, or else the first GPU.
+        wanted: `auto`, an index or a UUID. `auto` is the first visible GPU that no process uses, or else the first one.
 
     Raises:
         UsageError: There is no such GPU.
     """
+    if wanted == "auto":
+        allowed = visible_gpus()
+        return next((each for each in allowed if not each.others), allowed[0])
     present = local_gpus()
-    if wanted in ("auto", "all"):
-        allowed = [each for each in present if _visible(each)] or present
-        free = [each for each in allowed if not each.others]
-        return allowed if wanted == "all" else (free or allowed)[:1]
-    chosen = [each for each in present if str(each.index) == wanted or each.uuid == wanted]
-    if not chosen:
-        listed = ", ".join(f"{each.index} ({each.name})" for each in present)
-        raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {listed}")
-    return chosen
+    for each in present:
+        if wanted in (str(each.index), each.uuid):
+            return each
+    listed = ", ".join(f"{each.index} ({each.name})" for each in present)
+    raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto or one of {listed}")
 
 
 def local_gpu(gpu: GPU) -> LocalGpu:
     """Return a GPU of the given model in this machine, preferably an idle one. Raise `NoGPUError` if there is none."""
     try:
-        present = choose_gpus("all")
+        present = visible_gpus()
     except NoGPUError as error:
         reason = str(error).split(";")[0]
         raise NoGPUError(f"there is no GPU to measure on: {reason}; predictions need no GPU") from None

@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from kernrec import paths
 from kernrec.measure.device.interface import Device, DeviceInfo, SensorReading
 from kernrec.measure.protocol import energy_counter
@@ -38,15 +36,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class Probe:
     """Properties of a GPU's sensors. None means that the GPU does not report the value."""
 
-    call_s: float
-    """Seconds that one reading of all sensors takes."""
     tick_s: float | None
     """Seconds between two updates of the energy counter.
 
     None if the GPU has no energy counter, or if the counter had too few updates under load.
     """
-    lag_s: float | None
-    """Seconds from the start of a load until the energy counter shows it, including the time in which power rises."""
     ratio: float | None
     """Counter's energy divided by the integral of instantaneous power, under load."""
     idle_w: float | None
@@ -76,25 +70,19 @@ class Probe:
 def probe_sensors(device: Device) -> Probe:
     """Probe the sensors of a GPU when it is idle and under load. This takes about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
-    costs = np.diff([reading.time_s for reading in idle])
     loaded: list[SensorReading] = []
     reference = device.references()["compute"]
     try:
         launch_s = median(reference.times(LEAST_SAMPLES))
-        start = device.now()
         window = measure_energy(device, reference, launch_s, _LOAD_S, loaded)
     finally:
         reference.close()
-    tick_s = lag_s = None
-    if all(reading.energy_j is not None for reading in loaded):
-        ticks = _ticks(loaded)
-        tick_s = ticks.period_s if ticks is not None and window.slope is not None else None
-        if window.slope is not None and (idle_slope := _idle_slope(idle)) is not None:
-            lag_s = _bend(idle, loaded, (idle_slope.power_w, window.slope.power_w), window.window_s) - start
+    tick_s = None
+    if window.slope is not None:
+        ticks = energy_counter.find_ticks([each.time_s for each in loaded], [each.energy_j or 0.0 for each in loaded])
+        tick_s = None if ticks is None else ticks.period_s
     return Probe(
-        call_s=max(0.0, float(np.median(costs)) - POLL_S) if len(costs) else 0.0,
         tick_s=tick_s,
-        lag_s=lag_s,
         ratio=window.slope.power_w / window.integrated_w if window.slope and window.integrated_w else None,
         idle_w=idle_power(idle),
         load_w=window.slope.power_w if window.slope else window.integrated_w,
@@ -113,12 +101,13 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 def idle_power(readings: list[SensorReading]) -> float | None:
     """Return the mean power in watts of an idle GPU, from the energy counter if it had enough updates."""
-    slope = _idle_slope(readings)
-    if slope is not None:
-        return slope.power_w
+    times = [reading.time_s for reading in readings]
+    if all(reading.energy_j is not None for reading in readings):
+        energy_j = [reading.energy_j or 0.0 for reading in readings]
+        if (slope := energy_counter.power_from_ticks(times, energy_j, times[0], times[-1])) is not None:
+            return slope.power_w
     power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
-    start_s, end_s = readings[0].time_s, readings[-1].time_s
-    return energy_counter.mean_power([t for t, _ in power], [p for _, p in power], start_s, end_s)
+    return energy_counter.mean_power([t for t, _ in power], [p for _, p in power], times[0], times[-1])
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
@@ -142,33 +131,6 @@ def measure_references(device: Device, traits: SensorTraits, with_energy: bool) 
         finally:
             loaded.close()
     return costs
-
-
-def _ticks(readings: list[SensorReading]) -> energy_counter.CounterTicks | None:
-    times = [reading.time_s for reading in readings]
-    return energy_counter.find_ticks(times, [reading.energy_j or 0.0 for reading in readings])
-
-
-def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | None:
-    if any(reading.energy_j is None for reading in readings):
-        return None
-    times = [reading.time_s for reading in readings]
-    energy_j = [reading.energy_j or 0.0 for reading in readings]
-    return energy_counter.power_from_ticks(times, energy_j, times[0], times[-1])
-
-
-def _bend(
-    idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
-) -> float:
-    """Return the time at which two lines intersect: through the energy counter's readings when idle, and under load."""
-    idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
-    assert idle_ticks is not None  # Both lists have enough updates here.
-    assert load_ticks is not None
-    steady = load_ticks.time_s >= load_ticks.time_s[-1] - window_s
-    t0, e0 = float(idle_ticks.time_s.mean()), float(idle_ticks.energy_j.mean())
-    t1, e1 = float(load_ticks.time_s[steady].mean()), float(load_ticks.energy_j[steady].mean())
-    idle_w, load_w = power_w
-    return (e1 - e0 - load_w * t1 + idle_w * t0) / (idle_w - load_w)
 
 
 def save_probe(info: DeviceInfo, probe: Probe) -> None:

@@ -4,7 +4,7 @@ The power of a running GPU has four parts:
 - board: a constant (host link, controllers, auxiliary rails), a part in proportion to the GPU's TDP (fans, regulators),
   links between modules, and the memory's clocks, interface and refresh, which depend on the type and number of memory
   devices. No part of the board power depends on the core clock.
-- leakage, proportional to the core voltage.
+- leakage, proportional to a power of the core voltage.
 - core: the energy of the clock tree in every cycle, and an energy per event (instruction, shared-memory wavefront, L2
   sector, ...). Both energies are proportional to the square of the core voltage.
 - DRAM: an energy per byte, which depends on the memory type but not on the core's clock and voltage.
@@ -144,6 +144,8 @@ class PowerModel:
     """Part of `board_w` that the links to other modules draw. The links sleep while the GPU is idle."""
     leakage_w: float
     """Leakage at nominal voltage in watts."""
+    leakage_exponent: float
+    """Exponent of the core voltage to which leakage is proportional."""
     clock_w: float
     """Power of the clock tree at nominal clock and voltage in watts."""
     tdp_w: float
@@ -182,6 +184,7 @@ class PowerModel:
         # The bus width determines the number of memory devices, unless the memory size requires more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
+        exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0
         partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
         links_w = board["links_w"] if gpu.name in board["linked"] else 0.0
         return cls(
@@ -196,7 +199,8 @@ class PowerModel:
             volts=volts,
             board_w=board["fixed_w"] + board["fraction_of_tdp"] * gpu.tdp_w + links_w + memory["standby_w"] * devices,
             links_w=links_w,
-            leakage_w=chip["leakage_w"] * gpu.sms * volts,
+            leakage_w=chip["leakage_w"] * gpu.sms * volts**exponent,
+            leakage_exponent=exponent,
             clock_w=chip["clock_pj"] * 1e-12 * gpu.sms * boost * volts**2,
             tdp_w=gpu.tdp_w,
             power_min_w=gpu.power_min_w,
@@ -214,11 +218,15 @@ class PowerModel:
     def idle_w(self) -> float:
         """Return the power in watts of the idle GPU: its core voltage is at the minimum, its core clock is gated, and
         its links sleep."""
-        return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
+        return self.board_w - self.links_w + float(self.leakage_at(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
         """Return the core voltage at a clock, as a fraction of the nominal core voltage."""
         return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
+
+    def leakage_at(self, clock_hz: ArrayLike) -> Floats:
+        """Return the leakage in watts at a clock."""
+        return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
         """Return the energy in joules of one event at nominal voltage. Raise `UsageError` if the event is unknown.
@@ -252,7 +260,7 @@ class PowerModel:
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
-        return self.board_w + self.leakage_w * volts + (self.clock_w * ratio + core_w) * volts * volts + dram_w
+        return self.board_w + self.leakage_at(clock_hz) + (self.clock_w * ratio + core_w) * volts * volts + dram_w
 
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
@@ -322,7 +330,7 @@ class PowerModel:
     def _clocks(self, ratio: Floats) -> ClockTable:
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
-        static_w = self.board_w + self.leakage_w * volts
+        static_w = self.board_w + self.leakage_at(clock_hz)
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:

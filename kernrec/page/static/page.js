@@ -304,7 +304,7 @@
         open(next.id.slice(4));
       });
     }
-    byId("footer").textContent = "Predicted values come from static analysis or a trained model, measured ones from a database; each point says which.";
+    byId("footer").textContent = "Predicted values come from static analysis or a trained model, measured ones from a database; each point shows its source.";
     const first = offline && !options.problems.length ? "network" : data.chosen.view ?? "front";
     open(first);
   }

@@ -7,7 +7,7 @@
     return [...new Set(all)].sort((a, b) => a - b);
   }
 
-  // A front at some power limits alone: "" for any, "default", or the highest in watts. It has no point where none is left.
+  // Return the part of a front at some power limits: "" for any, "default", or the highest in watts. The part can be empty.
   function narrowed(front, limit) {
     if (!limit || !front.front.length) return front;
     const fits = front.operating_points.map((point) => (limit === "default" ? point.default : point.power_limit_w <= Number(limit)));

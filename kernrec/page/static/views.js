@@ -149,7 +149,7 @@
       ["source", (n) => shown(n).source, "text"],
     ], networks)];
     for (const network of networks) {
-      const totals = table("What the layers take together, the fastest first", [
+      const totals = table("Totals of all layers, fastest first", [
         ["runs", (row) => row.name, "text"], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
         ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["source", (row) => row.source, "text"],
       ], network.totals);

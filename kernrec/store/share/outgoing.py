@@ -135,8 +135,6 @@ class Outgoing:
     manifest: Manifest
     files: Mapping[str, Path]
     """Paths of the segments' files, keyed by `Segment.name`."""
-    changed: Mapping[str, int]
-    """For each private column, the number of measurements in which its value was changed, keyed by column name."""
 
     @property
     def measurements(self) -> int:
@@ -183,7 +181,7 @@ def outgoing(
     # Raises an error for a manifest that other people's kernrec would refuse.
     parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
-    return Outgoing(manifest, files, taken_out(database, selection, secret))
+    return Outgoing(manifest, files)
 
 
 def now() -> str:
@@ -243,17 +241,7 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
     return values
 
 
-def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
-    """Count, for each private column, the selected measurements in which the column's value changes.
-
-    Columns that do not change are omitted.
-    """
-    changed = [f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE]
-    (counts,) = database.query(f"SELECT {', '.join(changed)} {selection.source()}")
-    return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}
-
-
-def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
+def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
     Measurements are compared without their private columns. Otherwise, another person's measurement that came in a
@@ -263,28 +251,11 @@ def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Seq
     Args:
         database: Database to read.
         selection: Measurements to compare.
-        stale: Parquet files that name the measurements to exclude. The files under `likeness` contain the
-            `likeness_hash` of measurements at the place. The files under `withdrawn` contain the `likeness_key` of
-            withdrawn measurements.
+        stale: Parquet files with the `likeness_key` of each measurement to exclude.
     """
-    kinds = database.columns("measurement")
-    conditions = {"likeness": likeness_hash(kinds), "withdrawn": likeness_key(kinds)}
-    lacking = " AND ".join(f"{conditions[name]} NOT IN (FROM {{{name}}})" for name, paths in stale.items() if paths)
-    query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking or 'true'}"
-    database.keep("fresh", query, stale)
-
-
-def likeness_hash(kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for a fast hash of a measurement without its private columns.
-
-    The hash may differ between versions of DuckDB.
-
-    Args:
-        kinds: SQL types of the columns of `measurement`, keyed by column name. The first column is the key of the row.
-    """
-    _, *names = kinds
-    listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
-    return f"hash({listed})"
+    lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"
+    query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking}"
+    database.keep("fresh", query, {"stale": stale} if stale else {})
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ continue in the meantime.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from kernrec.store.query_file import renew
 from kernrec.store.schema import views_sql
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
-from kernrec.store.share.outgoing import likeness_hash, likeness_key
+from kernrec.store.share.outgoing import likeness_key
 from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
@@ -63,7 +63,6 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
             # Sort like the measurements, so that a query about one problem reads only a part of both tables.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
-            *_without_duplicates(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
             _UNSETTLED,
             *(honored if some_withdrawn else ()),
@@ -71,40 +70,9 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
     with adding_to(path, checked) as database:
         honored, before = _honored(database), database.counts()["measurement"]
-        likeness = likeness_hash(database.columns("measurement"))
         some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
         database.add_from(lambda exchange: move_checked(checked, exchange), then=then)
         return database.counts()["measurement"] - before
-
-
-def _without_duplicates(likeness: str, names: Iterable[str]) -> list[str]:
-    """Return SQL statements that remove duplicates of measurements that one signer shared in several forms.
-
-    Such duplicates differ only in private columns, because a later push removed more private values. Without their
-    removal, they would contradict each other.
-
-    Args:
-        likeness: SQL expression from `likeness_hash`.
-        names: Names of the new bundles.
-    """
-    listed = ", ".join(map(quoted, names))
-    new = (
-        "SELECT session FROM db.measurement"
-        f" SEMI JOIN (FROM db.merged WHERE bundle IN ({listed})) USING (measurement_id)"
-    )
-    shared = "SELECT DISTINCT measurement_id, signer FROM db.merged"
-    rows = (
-        f"SELECT measurement_id, signer, session, {likeness} AS likeness"
-        f" FROM db.measurement JOIN ({shared}) USING (measurement_id) WHERE session IN ({new})"
-    )
-    first = "min(measurement_id) OVER (PARTITION BY session, signer, likeness)"
-    gone = "measurement_id IN (SELECT gone FROM duplicate)"
-    return [
-        f"CREATE OR REPLACE TEMP TABLE duplicate AS SELECT measurement_id AS gone, {first} AS stays, signer AS whose"
-        f" FROM ({rows}) QUALIFY gone <> stays",
-        "UPDATE db.merged SET measurement_id = stays FROM duplicate WHERE measurement_id = gone AND signer = whose",
-        f"DELETE FROM db.measurement WHERE {gone} AND measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
-    ]
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:

@@ -18,7 +18,7 @@ from kernrec.store.keys import Signer
 from kernrec.store.reader import checked_segments
 from kernrec.store.share.bundle import Bundle, write_bundle, write_content
 from kernrec.store.share.manifest import TABLES, bundle_name
-from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing, secret_of
+from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_key, outgoing, secret_of
 from kernrec.store.share.place import BUNDLE, INDEX, OLD, WITHDRAWAL, Folder, Place, ZipFile, files_below
 from kernrec.store.share.pull import LARGEST_BUNDLE, PullReport, take_new
 from kernrec.store.share.pulled import add_bundles, settle, working_on
@@ -86,16 +86,14 @@ def push(
         return sum(each.measurements for each in leaving), count
 
 
-def _stale(path: Path, names: Sequence[str], folder: Path) -> dict[str, list[Path]]:
+def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
+    """Write the `likeness_key` of each measurement that is at a place or withdrawn to Parquet files."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
-        likeness = likeness_hash(pulled.columns("measurement"))
+        likeness = likeness_key(pulled.columns("measurement"))
         there = f"SELECT measurement_id FROM db.merged WHERE bundle IN ({listed})"
-        queries = {
-            "likeness": f"SELECT {likeness} AS likeness FROM db.measurement WHERE measurement_id IN ({there})",
-            "withdrawn": "SELECT DISTINCT likeness FROM db.withdrawn",
-        }
-        return {name: [file for file, _ in pulled.export(query, folder)] for name, query in queries.items()}
+        pushed = f"SELECT {likeness} AS likeness FROM db.measurement WHERE measurement_id IN ({there})"
+        return [file for file, _ in pulled.export(f"{pushed} UNION SELECT likeness FROM db.withdrawn", folder)]
 
 
 def _leaving(database: Database, selection: Selection, path: Path, folder: Path, licence: str | None) -> Outgoing:
@@ -193,7 +191,7 @@ def _refused(place: Place, pulled: PullReport) -> dict[str, str]:
 
 
 def _again(database: Database) -> dict[str, str]:
-    likeness = likeness_hash(database.columns("measurement"))
+    likeness = likeness_key(database.columns("measurement"))
     numbered = "SELECT name, row_number() OVER (ORDER BY created_at, name) AS number FROM db.bundle"
     shared = f"SELECT measurement_id, name, number FROM db.merged JOIN ({numbered}) AS bundle ON bundle = name"
     query = f"""

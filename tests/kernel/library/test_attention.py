@@ -140,7 +140,7 @@ def test_profile_predicts_instructions_of_every_block_including_edges(case):
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES[1:20:2], ids=lambda case: case[0].name)
-def test_loop_trip_has_no_bank_conflicts_and_only_the_tile_products(case):
+def test_loop_trip_has_no_bank_conflicts_and_only_the_matmuls_of_its_tile(case):
     kernel, config, dtype, _ = case
     sm = sm_of(kernel, dtype, config)
     compiled = not_assembled(*code_of(kernel, config, dtype))

@@ -121,7 +121,7 @@ def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once():
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("block_m", "dtype"), [(64, "bf16"), (128, "bf16"), (64, "f8e4m3"), (128, "f8e4m3")])
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_registers_hold_the_largest_tiles_and_products_stay_asynchronous(block_m, dtype, cluster):
+def test_largest_tiles_fit_in_registers_and_wgmma_stays_asynchronous(block_m, dtype, cluster):
     deep = {"block_k": 128 if dtype == "f8e4m3" else 64, "stages": 4 if block_m == 128 else 6, "cluster": cluster}
     compiled = assembled(KERNEL, CONFIG | {"block_m": block_m, "block_n": 256} | deep, dtype, "nt", SM)
     resources = compiled.resources["matmul_wgmma"]

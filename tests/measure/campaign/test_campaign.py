@@ -73,7 +73,7 @@ def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(
         void = opened.rows("measurement", outcome="quarantined")
     assert {row["power_limit_w"] for row in good} == {400.0}
     assert [len(good), len(void)] == [6, 6]
-    assert "somebody changed the GPU: power_limit_w default -> 400; 6 measurements are repeated" in notes
+    assert "another program changed the GPU: power_limit_w default -> 400; 6 measurements are repeated" in notes
 
 
 @here

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.measure.device import nvml
-from kernrec.measure.device.nvml import LocalGpu, choose_gpus
+from kernrec.measure.device.nvml import LocalGpu, choose_gpu, visible_gpus
 from tests.helpers.refusals import Refuses
 
 BUSY = LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 2)
@@ -17,20 +17,20 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_selects_an_idle_gpu() -> None:
-    assert choose_gpus("auto") == [FREE]
-    assert choose_gpus("all") == [BUSY, FREE]
-    assert choose_gpus("0") == [BUSY]
+    assert choose_gpu("auto") == FREE
+    assert visible_gpus() == [BUSY, FREE]
+    assert choose_gpu("0") == BUSY
 
 
 @pytest.mark.parametrize("visible", ["0", "GPU-aaaa", "GPU-a"])
 def test_hidden_gpu_is_used_only_on_request(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert choose_gpus("auto") == choose_gpus("all") == [BUSY]
-    assert choose_gpus("1") == [FREE]
+    assert visible_gpus() == [choose_gpu("auto")] == [BUSY]
+    assert choose_gpu("1") == FREE
 
 
 def test_unknown_gpu_index_is_reported_in_one_line_with_the_known_ones(refuses: Refuses) -> None:
-    refuses(lambda: choose_gpus("7"))
+    refuses(lambda: choose_gpu("7"))
 
 
 def test_gpu_is_identified_by_a_hash_of_its_uuid() -> None:

@@ -162,13 +162,11 @@ def test_overheated_gpu_quarantines_the_config() -> None:
 
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
-def test_probe_finds_tick_lag_ratio_and_idle_power(tick_s: float, lag_s: float, scale: float) -> None:
+def test_probe_finds_tick_ratio_and_idle_power(tick_s: float, lag_s: float, scale: float) -> None:
     sensors = probe_sensors(
         card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale))
     )
     assert sensors.tick_s == pytest.approx(tick_s, abs=0.004)
     assert sensors.ratio == pytest.approx(scale, rel=0.02)
     assert sensors.idle_w == pytest.approx(60.0 * scale, rel=0.02)
-    assert sensors.lag_s == pytest.approx(lag_s, abs=0.03)
-    assert sensors.call_s == pytest.approx(SENSORS.call_s, abs=1e-4)
     assert sensors.traits.measures_energy is (scale == 1.0)

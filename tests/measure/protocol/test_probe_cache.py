@@ -9,7 +9,7 @@ from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
 INFO = DeviceInfo(
     "h200-sxm", "NVIDIA H200", 90, 50 << 20, 1 << 34, "hopper", uuid_hash="0123456789abcdef", driver="580"
 )
-PROBE = Probe(0.001, 0.1, 0.02, 1.01, 70.0, 600.0, 1.98e9)
+PROBE = Probe(0.1, 1.01, 70.0, 600.0, 1.98e9)
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_an_instruction_class_without_a_figure_costs_as_other():
+def test_instruction_class_without_a_figure_costs_as_much_as_other():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -165,7 +165,7 @@ def test_limit_outside_an_assumed_range_is_accepted():
     assert limited.power_w <= 90.0 * (1 + 1e-12)
 
 
-def test_a_data_center_card_with_a_workstation_title_runs_at_its_boost_clock_at_most():
+def test_data_center_gpu_with_a_workstation_title_stays_at_its_boost_clock():
     gpu = dataclasses.replace(find_gpu("a100-sxm4-80gb"), title="NVIDIA RTX A100")
     assert PowerModel.for_gpu(gpu).maximum_hz == gpu.boost_clock_hz
 
@@ -194,6 +194,15 @@ def test_published_idle_power_of_unfitted_gpus_is_reproduced():
     # nvidia-smi reports about 70 W for an idle H100 SXM and 45 to 60 W for an idle A100 SXM.
     assert MODELS["h100-sxm"].idle_w == pytest.approx(70, abs=10)
     assert PowerModel.for_gpu(find_gpu("a100-sxm4-80gb")).idle_w == pytest.approx(45, abs=10)
+
+
+def test_turing_geforce_leaks_more_at_high_clocks_only():
+    # On an RTX 2060 SUPER, four recorded kernels draw 27 to 30 W more than the leakage of T4 and RTX 8000 explains.
+    power = PowerModel.for_gpu(find_gpu("rtx2060-super"))
+    linear_w = 0.282 * 34 * power.volts * float(power.voltage(power.running_hz))
+    assert 20 < float(power.leakage_at(power.running_hz)) - linear_w < 33
+    assert float(power.leakage_at(power.minimum_hz)) == pytest.approx(0.282 * 34, rel=0.01)
+    assert {PowerModel.for_gpu(find_gpu(name)).leakage_exponent for name in ("t4", "gtx1650", "rtx3090")} == {1.0}
 
 
 def test_large_matmuls_draw_the_reported_power_and_zeros_less():
@@ -244,7 +253,7 @@ def test_l4_under_full_fma_load_runs_above_its_base_clock():
     assert limited.power_w[0] == pytest.approx(gpu.tdp_w, rel=0.01)
 
 
-def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its_limit():
+def test_throughput_per_watt_of_a_blackwell_workstation_gpu_hardly_depends_on_its_limit():
     gpu = find_gpu("rtx-pro-6000")
     model, flops = PowerModel.for_gpu(gpu), 2 * 8192.0**3
     core_j, dram_j = model.dynamic({"mma.f16": flops, "shared.wavefronts": flops * 2e-4, "l2.sectors": flops * 2e-4})
@@ -319,7 +328,7 @@ def throttled_launches(power: PowerModel) -> np.ndarray:
     return np.stack([core_s, dram_s, np.full(LAUNCHES, 5e-6), core_j, dram_j])
 
 
-@pytest.mark.parametrize("name", ["rtx4090", "a100-sxm4-80gb", "h200-sxm", "t4", "gtx1650"])
+@pytest.mark.parametrize("name", ["rtx4090", "a100-sxm4-80gb", "h200-sxm", "t4", "gtx1650", "rtx2080ti"])
 def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
     power = PowerModel.for_gpu(find_gpu(name))
     nominal, limit_w = throttled_launches(power), np.linspace(power.power_min_w, power.tdp_w, LAUNCHES)
@@ -329,7 +338,8 @@ def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
     volts = power.voltage(ratio * power.boost_hz)
     latency = ((core_s / ratio) ** 4 + dram_s**4) ** 0.25 + fixed_s
     tree_w = power.clock_w * ratio * volts**2
-    energy = (power.board_w + power.leakage_w * volts + tree_w) * latency + core_j * volts**2 + dram_j
+    leakage_w = power.leakage_w * volts**power.leakage_exponent
+    energy = (power.board_w + leakage_w + tree_w) * latency + core_j * volts**2 + dram_j
     keeps = energy <= latency * limit_w * (1.0 + 1e-12)  # shape (clocks, launches)
     highest = np.where(keeps.any(axis=0), CLOCKS - 1 - keeps[::-1].argmax(axis=0), 0)
     limited = power.apply_power_limit(NominalCosts(*nominal), limit_w)

@@ -39,13 +39,13 @@ def test_twice_the_columns_take_no_less_time(gpu, m, n, k):
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
 
 
-def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others():
+def test_large_matmul_is_bound_by_tensor_cores_in_f16_and_by_fma_in_f32():
     half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
     assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
     assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
 
 
-def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_few_watts_a_lower_clock():
+def test_batched_f32_matmuls_use_the_tiles_of_the_generation_and_the_l4_a_lower_clock():
     square = {"batch": 64, "m": 96, "n": 96, "k": 512}
     dims = {name: np.array([size]) for name, size in square.items()}
     times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
@@ -69,7 +69,7 @@ def test_activations_that_the_call_quantizes_are_read_in_16_bits_and_written():
     assert precision_of("nvfp4").quantising_bytes == 2.0 + precision_of("nvfp4").a_bytes
 
 
-def test_a_card_without_the_arithmetic_has_no_rate():
+def test_gpu_without_the_arithmetic_has_no_rate():
     assert rate_of(find_gpu("a100"), "f8e4m3") == 0
     assert rate_of(find_gpu("h100"), "nvfp4") == 0
     assert rate_of(find_gpu("b200"), "nvfp4") == pytest.approx(2 * rate_of(find_gpu("b200"), "f8block"), rel=0.01)

@@ -69,7 +69,7 @@ def test_keys_and_values_of_8_bits_are_read_in_half_the_time(gpu):
     assert seconds(narrow) < 0.6 * seconds(wide)
 
 
-def test_a_long_prompt_takes_four_times_as_long_as_half_of_it():
+def test_long_prompt_takes_four_times_as_long_as_half_of_it():
     long, half = (attention("h200-sxm", heads=32, kv_heads=8, queries=keys, keys=keys) for keys in (1 << 17, 1 << 16))
     assert seconds(long) == pytest.approx(4 * seconds(half), rel=0.05)
 
@@ -83,7 +83,7 @@ def test_convolutions_take_no_less_than_the_roofline(gpu, n, c, k, h):
     assert convolution(gpu, n=n, c=c, k=k, h=h, w=h)
 
 
-def test_a_large_convolution_is_faster_than_its_multiplications_for_winograd_saves_some():
+def test_large_convolution_beats_its_multiplications_because_winograd_saves_some():
     gpu = find_gpu("a100-pcie-80gb")
     direct_s = 2 * 64 * 56 * 56 * 512 * 512 * 9 / gpu.peak_flops("f32")
     assert direct_s / 4 < seconds(convolution("a100-pcie-80gb", n=64, c=512, k=512, h=56, w=56)) < direct_s

@@ -106,14 +106,14 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
         assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
 
 
-def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
+def test_tf32_matmul_at_a_quarter_of_its_power_takes_several_times_as_long():
     # Once, the time was 40 ms at both 450 W and 100 W, although kernrec's kernel went from 28 to 251 ms.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
     default = baseline(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3
 
 
-def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock():
+def test_memory_bound_baseline_keeps_its_time_at_a_lower_clock():
     gpu = find_gpu("a100")
     default = replace(baseline(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
     assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)

@@ -151,7 +151,7 @@ def test_trees_left_for_later_are_checked_on_first_use(card):
     assert model.forests["latency"].features == len(model.columns)
 
 
-def test_cards_of_0_1_0_name_another_file_beside_the_trees(model, card):
+def test_model_card_of_0_1_0_loads_although_it_names_a_ubj_file(model, card):
     heads = json.loads(card.read_text())["heads"]
     old = {
         head: {"file": entry["file"].replace(".trees", ".ubj"), "sha256": "0" * 64, "arrays": entry["sha256"]}

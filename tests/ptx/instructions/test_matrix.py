@@ -10,6 +10,7 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
 from tests.helpers.narrow_floats import bf16_bits, bf16_values
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import LANE_POINTERS, cuda, run
 
 Place = Callable[[int, int, int], tuple[int, int]]  # (group, thread in group, element) -> (row, column)
@@ -167,7 +168,7 @@ def test_every_fragment_has_the_documented_layout(shape, types, arch):
 
 
 @pytest.mark.parametrize("types", [*HALF, BF16, TF32])
-def test_product_is_summed_exactly_and_rounded_once(types):
+def test_mma_sums_exactly_and_rounds_once(types):
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((4, 16, 8)), rng.standard_normal((4, 8, 8))
     c = rng.standard_normal((4, 16, 8))
@@ -189,7 +190,7 @@ def test_product_is_summed_exactly_and_rounded_once(types):
 # The emulator runs many instructions in one step, which must keep their order and dependences.
 
 
-def test_packed_products_respect_their_dependences():
+def test_independent_mma_instructions_respect_their_dependences():
     rng = np.random.default_rng(11)
     for _ in range(20):
         # Registers %r0 to %r15 hold pairs of bf16 (8 x 8 matrices by lane); %f0 to %f15 hold sums.
@@ -252,7 +253,7 @@ def test_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
 ONE = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};"
 
 
-def test_predicated_product_runs_for_whole_active_warps():
+def test_predicated_mma_runs_for_whole_active_warps():
     out = np.zeros((2, 32), np.float32)
     body = f"""{LANE_POINTERS.replace("ld.param.u64 %rd0, [x];", "mov.u64 %rd0, 0;")}
       mov.b32 %r0, 0x3C003C00; mov.b32 %r1, %r0; mov.b32 %r2, %r0; mov.b32 %f0, 0f00000000; mov.b32 %f1, %f0;
@@ -281,7 +282,7 @@ def test_unknown_shapes_and_types_are_named(refuses):
     ])  # fmt: skip
 
 
-def test_lanes_of_a_warp_converge_before_a_product():
+def test_lanes_of_a_warp_converge_before_an_mma():
     body = f"""mov.u32 %r9, %tid.x; mov.u32 %r8, 0; bra.uni HEAD;
       AFTER: {ONE} ret;
       HEAD: setp.ge.u32 %p1, %r8, %r9; @%p1 bra AFTER; add.u32 %r8, %r8, 1; bra.uni HEAD;"""
@@ -291,16 +292,7 @@ def test_lanes_of_a_warp_converge_before_a_product():
 # ldmatrix, stmatrix, movmatrix
 
 
-MOVE = """
-extern "C" __global__ void k(const unsigned short* x, unsigned* out, const unsigned* at) {{
-    __shared__ __align__(16) unsigned short s[2048];
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) s[i] = x[blockIdx.x * 2048 + i];
-    __syncthreads();
-    unsigned a = (unsigned)__cvta_generic_to_shared(s) + at[threadIdx.x], r[{n}];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {names}, [%{n}];" : {outputs} : "r"(a) : "memory");
-    for (int i = 0; i < {n}; i++) out[(blockIdx.x * blockDim.x + threadIdx.x) * {n} + i] = r[i];
-}}
-"""
+MOVE = beside(__file__, "move.cu")
 
 
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:

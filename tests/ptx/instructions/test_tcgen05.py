@@ -233,7 +233,7 @@ def multiply(
     Case("f8f6f4", "e5m2", "e4m3", "f16", row=16), Case("i8", "s8", "u8", "s32"),
 ])  # fmt: skip
 @pytest.mark.parametrize("in_tensor", [False, True])
-def test_products_match_numpy(case, in_tensor):
+def test_tcgen05_mma_matches_numpy(case, in_tensor):
     d, expected, counts = multiply(case._replace(in_tensor=in_tensor))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -381,7 +381,7 @@ def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.nda
     ("mxf8f6f4", "e4m3", "e5m2", 32, "ue8m0"), ("mxf8f6f4", "e2m1", "e3m2", 32, "ue8m0"),
     ("mxf4", "e2m1", "e2m1", 32, "ue8m0"), ("mxf4nvf4", "e2m1", "e2m1", 16, "ue4m3"),
 ])  # fmt: skip
-def test_block_scaled_products_match_numpy(kind, a, b, vector, scale):
+def test_block_scaled_mma_matches_numpy(kind, a, b, vector, scale):
     m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
     count = depth // vector
     (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)

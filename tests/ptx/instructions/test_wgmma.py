@@ -126,7 +126,7 @@ def multiply(
     Case("s32", "s8", "u8", 48, 32), Case("s32", "u8", "u8", 256, 16),
 ])  # fmt: skip
 @pytest.mark.parametrize("in_registers", [False, True])
-def test_products_match_numpy(case, in_registers):
+def test_wgmma_matches_numpy(case, in_registers):
     d, expected, counts = multiply(case._replace(in_registers=in_registers))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -204,7 +204,7 @@ def test_missing_fence_or_wait_is_an_error(refuses):
     PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; fence.proxy.async; X"),
     PLAIN + "bar.sync 0; st.shared.b32 [%r8+8192], %r0;",
 ])  # fmt: skip
-def test_fenced_and_awaited_product_is_accepted(body):
+def test_fenced_and_awaited_wgmma_is_accepted(body):
     multiply(Case(in_registers=True), body)
 
 

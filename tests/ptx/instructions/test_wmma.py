@@ -163,14 +163,7 @@ SMALLEST = {"e4m3": 2.0**-9, "e5m2": 2.0**-16}
 CODES = np.arange(256, dtype=np.uint8)
 
 PRODUCT = beside(__file__, "product.cu")
-CONVERT = """
-extern "C" __global__ void convert(const float* x, unsigned short* codes, unsigned* halves) {
-    unsigned short pair; unsigned half;
-    asm("cvt.rn.satfinite.Kx2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x[2 * threadIdx.x + 1]), "f"(x[2 * threadIdx.x]));
-    asm("cvt.rn.f16x2.Kx2 %0, %1;" : "=r"(half) : "h"(pair));
-    codes[threadIdx.x] = pair; halves[threadIdx.x] = half;
-}
-"""
+CONVERT = beside(__file__, "convert.cu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -212,7 +205,7 @@ def test_second_of_a_converted_pair_is_in_the_lower_byte(nvrtc, kind):
 
 
 @pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e5m2", "e4m3")])
-def test_8_bit_products_match_numpy(nvrtc, a, b):
+def test_8_bit_matmuls_match_numpy(nvrtc, a, b):
     draw = np.random.default_rng(1)
     x = small_codes("f8" + a, draw.standard_normal((16, 32)).astype(np.float32))
     y = small_codes("f8" + b, draw.standard_normal((8, 32)).astype(np.float32))

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
-from kernrec.compile.pool import LocalProcessors, compile_many
+from kernrec.compile.pool import Processors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
@@ -52,11 +50,7 @@ def own_candidates(database: Path, power_limit_w: float | None = None) -> Candid
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def folder(nvrtc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rowsum")
     (folder / "rowsum.cu").write_text(SOURCE)
     (folder / "kernel.toml").write_text(SPEC)
@@ -123,7 +117,7 @@ def test_endless_compilation_is_abandoned_after_two_configs(
     )
     (tmp_path / "kernel.toml").write_text(SPEC)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(LocalProcessors, "compile", lambda self, jobs: compile_many(jobs, 1, timeout_s=1.0))
+    monkeypatch.setattr(Processors, "compile", lambda self, jobs: compile_many(jobs, 1, timeout_s=1.0))
     kernel = load_kernel(tmp_path / "kernel.toml")
     seen: list[tuple[int, int]] = []
     options = ProfilingOptions(processes=1, progress=lambda *done: seen.append(done))

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
-from kernrec.compile.pool import LocalProcessors
+from kernrec.compile.pool import Processors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
@@ -58,11 +56,7 @@ class Profiles:
 
 
 @pytest.fixture
-def kernel(tmp_path):
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def kernel(nvrtc, tmp_path):
     (tmp_path / "scale.cu").write_text(SOURCE)
     (tmp_path / "kernel.toml").write_text(SPEC)
     return load_kernel(tmp_path / "kernel.toml")
@@ -111,4 +105,4 @@ def test_large_space_starts_its_processes_once(kernel, tmp_path, monkeypatch):
     analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "part.duckdb")
     assert len(made.made) > 100, "more than the first part"
     (processors,) = seen
-    assert isinstance(processors, LocalProcessors)
+    assert isinstance(processors, Processors)

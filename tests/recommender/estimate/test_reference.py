@@ -19,11 +19,6 @@ seconds = st.floats(1e-6, 1.0)
 deviations = st.floats(0.005, 1.0)
 
 
-@pytest.fixture(scope="module")
-def recommender() -> Recommender:
-    return Recommender([])
-
-
 Time = tuple[float, float, bool]
 """Latency in seconds, standard deviation of its logarithm, and whether it comes from other GPUs."""
 
@@ -83,7 +78,7 @@ def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
         assert (costs.value < costs.high).all()
 
 
-def test_deviations_of_the_engine_are_those_of_the_package() -> None:
+def test_engine_deviations_equal_those_of_the_package() -> None:
     assert engine.DEVIATIONS == DEVIATIONS
 
 

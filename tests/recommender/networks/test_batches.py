@@ -132,11 +132,6 @@ GPUS = (
 """A GPU of each memory type and architecture, and every GPU with recordings of backends."""
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def drawn() -> list[tuple[str, str, int]]:
     """Return the same few random examples of a GPU, a network and a batch in each run."""
     draw = random.Random(43)

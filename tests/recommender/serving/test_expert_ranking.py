@@ -1,9 +1,11 @@
-"""Tests of the ranking of the fused-experts kernel's configs."""
+"""Tests of the ranking of the fused-experts kernel's configs, and of the routing it assumes."""
 
 import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
@@ -20,6 +22,7 @@ from kernrec.recommender.serving.expert_ranking import (
     load,
     shipped_ranking,
 )
+from kernrec.recommender.serving.routing import routed
 from kernrec.recommender.serving.tuned_files import Judgment, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
@@ -116,3 +119,27 @@ def test_tuned_file_of_a_known_model_is_judged_by_predicted_times(tmp_path):
     )
     unknown = path.rename(tmp_path / "E=7,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json")
     assert {entry.judgment for entry in judge_file(unknown, find_gpu("a100-sxm4-80gb")).entries} == {Judgment.POSSIBLE}
+
+
+SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": st.sampled_from([16, 32, 64, 128])}
+
+
+@given(**SIZES, part=st.floats(0, 1))
+def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
+    top = max(1, round(part * min(experts, 10)))
+    routing = routed(tokens, experts, top, rows)
+    assert routing.choices == tokens * top
+    real = routing.order[routing.order < routing.choices]
+    assert sorted(real.tolist()) == list(range(tokens * top))
+    assert len(routing.order) == rows * len(routing.experts)
+    tiles = routing.order.reshape(-1, rows)
+    assert (tiles.min(1) < routing.choices).all()  # no tile is empty
+    of_recommendation = {
+        c: e for tile, e in zip(tiles, routing.experts, strict=True) for c in tile if c < routing.choices
+    }
+    for token in range(tokens):
+        assert len({of_recommendation[token * top + place] for place in range(top)}) == top
+
+
+def test_equal_steps_are_routed_equally():
+    assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)
