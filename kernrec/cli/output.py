@@ -144,7 +144,7 @@ def print_table(title: str | None, names: Sequence[str], rows: Iterable[Sequence
     print_columns(title, columns)
 
 
-_NUMBER = re.compile(r"[-+]?[\d,.]+( [a-zA-Z%]+)?( to [\d.]+)?|-|cannot run")
+_NUMBER = re.compile(r"[-+]?[\d,.]+( [a-zA-Z%/]+)?( to [\d.]+)?|-|cannot run")
 
 
 def print_columns(title: str | None, columns: Sequence[Column]) -> None:

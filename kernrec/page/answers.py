@@ -176,9 +176,8 @@ class Answers:
         if point < 0:
             raise UsageError("no operating point has this power limit and clock; ask for those of a front")
         of_kernel = candidates.only(names.index(name))
-        position = pick_config(
-            of_kernel, parse_shape(config) if (config := parameters.get("config", "")) else {}, Objective.LATENCY, point
-        )
+        config = parse_shape(parameters["config"]) if parameters.get("config") else {}
+        position = pick_config(of_kernel, config, Objective.LATENCY, point)
         explanation = explain(of_kernel, position, point)
         changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
         return shortened(explanation.as_dict()) | {
