@@ -1,5 +1,6 @@
 """Tests of the ranking of the fused-experts kernel's configs, and of the routing it assumes."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import Quantization
 from kernrec.recommender.serving.compared import candidates, comparer, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
@@ -20,6 +22,7 @@ from kernrec.recommender.serving.expert_ranking import (
     features,
     fits,
     load,
+    ranks,
     shipped_ranking,
 )
 from kernrec.recommender.serving.routing import routed
@@ -85,6 +88,30 @@ def test_experts_are_compared_without_compiling(tmp_path):
     assert 0 < made.best_cost.low_s < made.best_cost.latency_s < made.best_cost.high_s
     weights_s = sum(2 * 8 * shape.rows * shape.depth for shape in file.products) / served.gpu.memory_bandwidth
     assert made.best_cost.latency_s > weights_s
+
+
+def in_fp8(file: TunedFile, block: tuple[int, int] | None = None) -> TunedFile:
+    return dataclasses.replace(file, dtype="fp8_w8a8", quantization=Quantization("fp8_w8a8", block))
+
+
+def test_fp8_experts_are_ranked_as_16_bit_experts_of_half_the_reduction():
+    narrow, wide = (
+        TunedFile(Kind.EXPERTS, "", "", (ProductShape(3072, depth, 128, 8), ProductShape(2048, depth, 128, 8)))
+        for depth in (1024, 2048)
+    )
+    gpu, config = find_gpu("h100"), dict(zip(TUNABLES, (64, 128, 64, 16, 4, 3), strict=True))
+    deeper = config | {"BLOCK_SIZE_K": 128}
+    ranking = shipped_ranking()
+    assert ranking.times_s(in_fp8(wide), 512, gpu, configs_array([deeper])) == pytest.approx(
+        ranking.times_s(narrow, 512, gpu, configs_array([config]))
+    )
+    assert ranks(in_fp8(wide), gpu)
+    assert not ranks(in_fp8(wide), find_gpu("a100"))  # The A100's tensor cores have no fp8.
+
+
+def test_tiles_of_block_scaled_experts_are_no_deeper_than_a_block():
+    file, gpu = in_fp8(experts(256, 8, 7168, 2048), (128, 128)), find_gpu("h200")
+    assert max(config["BLOCK_SIZE_K"] for config in shipped_ranking().ranked(file, 1, gpu, 50)) == 128
 
 
 def test_config_beyond_the_shared_memory_has_no_cost():
