@@ -103,7 +103,7 @@ def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
-def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
+def test_call_includes_memory_referenced_by_a_structure(tmp_path):
     ptx = beside(__file__, "structure.ptx")
     buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
     arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
@@ -117,7 +117,7 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
     assert out.tolist() == [0, 0, 0, 3]
 
 
-def test_call_keeps_a_table_of_functions_by_name(tmp_path: Path) -> None:
+def test_call_keeps_a_table_of_functions_by_name(tmp_path):
     ptx = beside(__file__, "function_table.ptx")
     recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
     module.prepare()

@@ -204,6 +204,12 @@ def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommende
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
+def test_note_says_that_times_at_the_power_limit_are_of_short_runs(recommender):
+    slowed, free = at_limit(recommender, 250.0), at_limit(recommender, 450.0)
+    assert (slowed.best.bottleneck, free.best.bottleneck != "power limit") == ("power limit", True)
+    assert [any("short runs" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
+
+
 def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recommender):
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
