@@ -141,9 +141,6 @@ class DeviceSession:
                 self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
                 save_probe(self.info, self.probe)
             self.traits = self.probe.traits
-            # If the worker process is restarted, the new process needs the traits, too.
-            self.client.add_to_opening(traits=vars(self.traits))
-            self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
         notes = []
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
             notes.append(f"energy is not measured: {reason}")
@@ -194,7 +191,7 @@ class DeviceSession:
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels, and return their costs and the current settings of the GPU."""
-        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
+        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, traits=vars(self.traits))
         return answer["references"], GpuSettings(**answer["settings"])
 
     def take_settings(self, settings: GpuSettings) -> None:
@@ -221,7 +218,7 @@ class DeviceSession:
         """
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
-            problem=task.problem.key, tier=tier, best_s=best_s,
+            problem=task.problem.key, tier=tier, best_s=best_s, traits=vars(self.traits),
         )  # fmt: skip
         return DeviceReport.from_json(answer)
 
