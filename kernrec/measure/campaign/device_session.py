@@ -194,10 +194,6 @@ class DeviceSession:
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, traits=vars(self.traits))
         return answer["references"], GpuSettings(**answer["settings"])
 
-    def take_settings(self, settings: GpuSettings) -> None:
-        """Store the GPU's new settings, to record them in later rows and to compare later settings with them."""
-        self.info = replace(self.opened_info, settings=settings)
-
     def refresh_idle_power(self) -> None:
         """Measure idle power again if the last measurement is old."""
         if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
@@ -281,7 +277,8 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"somebody changed the GPU: {describe_changes(before, settings)}"
-            session.take_settings(settings)
+            # Record the new settings in later rows, and compare later settings with them.
+            session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()
         self.present = Block(number, session.clock())

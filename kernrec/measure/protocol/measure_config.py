@@ -229,7 +229,7 @@ def _measure_once(
     state = _gpu_state(trace, clock_hz)
     assert state.event_reasons is not None
     report = DeviceReport(latency, energy, state, launches=launches)
-    return report, energy_counter.slowdown_reason(state.event_reasons)
+    return report, next((name for name in energy_counter.SLOWDOWNS if state.event_reasons.get(name, 0.0) > 0.0), None)
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
