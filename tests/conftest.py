@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
@@ -22,6 +23,9 @@ from hypothesis import HealthCheck, settings
 from tests.helpers.depth import DEEP
 from tests.helpers.paths import ROOT
 from tests.helpers.refusals import FILE, Refuses
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Recommender
 
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable: a text that selects the cases of `every(n)`, or `all`. The default is the commit."""
@@ -118,7 +122,15 @@ def compiled_here() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def recommender() -> "Recommender":
+    """Return a recommender without a database of the user."""
+    from kernrec.recommender import Recommender
+
+    return Recommender([])
+
+
+@pytest.fixture(scope="session")
 def nvrtc() -> str:
     """Return the compiler's name and version; skip the test if there is none, and name what is missing."""
     from kernrec.compile import NoCompilerError

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
@@ -12,70 +13,10 @@ from itertools import chain
 import pytest
 
 from tests.helpers.command import environment
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
-ROOMS = """
-    __init__ __main__
-    cli
-    capture
-    triton
-    page run mcp emit
-    checking
-    cluster
-    measure training
-    recommender
-    interop
-    profile
-    model
-    compile
-    store
-    kernel
-    gpu op ptx
-    util
-    errors paths version
-"""
-"""Levels of the modules and folders of kernrec/, from top to bottom. Names on one line do not import each other."""
-
-SUB_ROOMS = {
-    "measure": """
-        ...
-        campaign
-        worker
-        protocol
-        device
-    """,
-    "model": """
-        ...
-        baselines
-        search
-        learn
-        analytical
-    """,
-    "ptx": """
-        ...
-        execution
-        state
-        analysis
-        ir
-    """,
-    "recommender": """
-        networks serving
-        explain
-        analyze
-        ...
-        estimate
-    """,
-    "store": """
-        share
-        intake
-        ...
-    """,
-    "triton": """
-        ...
-        calls
-    """,
-}
-"""Levels inside a package. `...` stands for the files outside its folders."""
+SUB_ROOMS = tomllib.loads(beside(__file__, "rooms.toml"))
+ROOMS = SUB_ROOMS.pop("kernrec")
 
 
 class Imports:

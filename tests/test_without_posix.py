@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.store import Database
 from tests.helpers.command import environment
+from tests.helpers.paths import beside
 from tests.helpers.recording import make_recording
 
 WITHOUT_POSIX = """
@@ -31,22 +32,7 @@ sys.exit(run(sys.argv[1:]))
 """
 """Program that runs one command line without the features that Windows lacks."""
 
-COPY_PTX = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry copy(.param .u64 x, .param .u64 y)
-{
-    .reg .b32 %r<5>; .reg .f32 %f<2>; .reg .b64 %rd<6>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r4, %r1, %r2, %r3;
-    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
-    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
-    ld.global.f32 %f1, [%rd4];
-    st.global.f32 [%rd5], %f1;
-    ret;
-}
-"""
+COPY_PTX = beside(__file__, "copy_ptx.ptx")
 
 
 @pytest.mark.every(3)

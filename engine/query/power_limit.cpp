@@ -47,8 +47,8 @@ class PowerLimits {
         const int64_t points = limits_w_.rows;
         require(highest_.rows == 4 && highest_.columns == points && highest_hz_.size == points &&
                     int64_t(first_.size()) == points && table_.rows == 4 && search_.rows == 3 &&
-                    table_.columns == table_hz_.size && search_.columns == table_hz_.size && limits_w_.columns > 0 &&
-                    all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
+                    table_.columns == table_hz_.size && search_.columns == table_hz_.size && search_.step == 1 &&
+                    limits_w_.columns > 0 && all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
@@ -69,12 +69,7 @@ class PowerLimits {
                     (limits_w_.columns == 1 || limits_w_.columns == count),
                 "places: expected some of the launches");
         for (int64_t p = 0; p < limits_w_.rows; p++)
-            for (int64_t i = 0; i < places.size; i++) {
-                double cost[kCostRows];
-                limit(p, launches, places[i], cost);
-                for (int64_t row = 0; row < kCostRows; row++)
-                    costs[row * row_step + p * point_step + places[i]] = cost[row];
-            }
+            limit(p, launches, places.size, [&](int64_t i) { return places[i]; }, costs + p * point_step, row_step);
     }
 
     // Fill the costs of all launches at the first operating point, (kCostRows, points, N). At other points, which are
@@ -83,78 +78,111 @@ class PowerLimits {
         require(limits_w_.rows > 0 && limits_w_.columns == 1, "limits: expected one for all launches");
         std::fill_n(costs, size_t(kCostRows * points * launches.columns), kInfinity);
         std::fill_n(costs + kRegime * points * launches.columns, size_t(points * launches.columns), kCapped);
-        for (int64_t place = 0; place < launches.columns; place++) {
-            double cost[kCostRows];
-            limit(0, launches, place, cost);
-            for (int64_t row = 0; row < kCostRows; row++) costs[row * points * launches.columns + place] = cost[row];
-        }
+        limit(0, launches, launches.columns, [](int64_t i) { return i; }, costs, points * launches.columns);
     }
 
   private:
-    void limit(int64_t p, const Table<const double>& launches, int64_t place, double* cost) const {
-        limit(p, launches(0, place), launches(1, place), launches(2, place), launches(3, place), launches(4, place),
-              limits_w_(p, limits_w_.columns > 1 ? place : 0), cost);
+    // Fill the costs of `count` launches at a point; `place` returns the column of each in `launches` and `costs`.
+    template <class Place>
+    void limit(int64_t p, const Table<const double>& launches, int64_t count, Place place, double* costs,
+               int64_t row_step) const {
+        Block block;
+        for (int64_t first = 0; first < count; first += kLanes) {
+            const int64_t lanes = std::min(kLanes, count - first);
+            for (int64_t i = 0; i < kLanes; i++) {
+                const int64_t column = place(first + std::min(i, lanes - 1));  // The last launch fills the block.
+                for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
+                block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? column : 0);
+            }
+            kAvx2 ? limit_avx2(p, block) : limit_plain(p, block);
+            for (int64_t i = 0; i < lanes; i++)
+                for (int64_t row = 0; row < kCostRows; row++)
+                    costs[row * row_step + place(first + i)] = block.costs[row][i];
+        }
     }
-    void limit(int64_t p, double core_s, double dram_s, double fixed_s, double core_j, double dram_j, double limit_w,
-               double* cost) const {
-        const double dram = overlap_power(dram_s);
-        double clock_hz = highest_hz_[p];
-        double latency = overlap_root(overlap_power(core_s / highest_(0, p)) + dram) + fixed_s;
-        double static_j = highest_(1, p) * latency;
-        double clocked_j = (highest_(2, p) * latency + core_j) * highest_(3, p);
-        double energy = static_j + clocked_j + dram_j;
-        double power = energy / latency;
-        const bool over = power > limit_w;
-        if (over) {
-            const int64_t clock = clock_within(first_[size_t(p)], core_s, fixed_s, core_j, dram_j, dram, limit_w);
-            latency = overlap_root(overlap_power(core_s / table_(0, clock)) + dram) + fixed_s;
-            static_j = table_(1, clock) * latency;
-            clocked_j = (table_(2, clock) * latency + core_j) * table_(3, clock);
-            clock_hz = table_hz_[clock];
-            energy = static_j + clocked_j + dram_j;
-            power = energy / latency;
+
+    static constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
+    using Lanes = double[kLanes];
+    struct Block {
+        Lanes launch[5], limit_w, dram, costs[kCostRows], over;
+        int64_t clocks[kLanes];
+    };
+
+    void limit_plain(int64_t p, Block& block) const { limit_inline(p, block); }
+    KERNREC_AVX2 void limit_avx2(int64_t p, Block& block) const { limit_inline(p, block); }
+
+    KERNREC_INLINE void limit_inline(int64_t p, Block& block) const {
+        const double clock = highest_(0, p), static_w = highest_(1, p), tree_w = highest_(2, p);
+        const double voltage = highest_(3, p), hz = highest_hz_[p];
+        const Lanes &core_s = block.launch[0], &dram_s = block.launch[1], &fixed_s = block.launch[2];
+        const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
+        auto& costs = block.costs;
+        double any = 0.0;
+        for (int64_t i = 0; i < kLanes; i++) {
+            block.dram[i] = overlap_power(dram_s[i]);
+            const double latency = overlap_root(overlap_power(core_s[i] / clock) + block.dram[i]) + fixed_s[i];
+            const double static_j = static_w * latency;
+            const double clocked_j = (tree_w * latency + core_j[i]) * voltage;
+            const double energy = static_j + clocked_j + dram_j[i];
+            costs[kLatencyS][i] = latency, costs[kEnergyJ][i] = energy, costs[kPowerW][i] = energy / latency;
+            costs[kStaticJ][i] = static_j, costs[kClockedJ][i] = clocked_j, costs[kClockHz][i] = hz;
+            block.over[i] = costs[kPowerW][i] > block.limit_w[i] ? 1.0 : 0.0;
+            const double bound = dram_s[i] > core_s[i] ? kDramBound : kCoreBound;
+            const double regime = fixed_s[i] > maximum(core_s[i], dram_s[i]) ? kLaunchBound : bound;
+            costs[kRegime][i] = block.over[i] > 0.0 ? kCapped : regime;
+        }
+        for (int64_t i = 0; i < kLanes; i++) any = any + block.over[i];
+        if (any == 0.0) return;
+        find_clocks(first_[size_t(p)], block);
+        for (int64_t i = 0; i < kLanes; i++) {
+            if (block.over[i] == 0.0) continue;
+            const int64_t place = block.clocks[i];
+            const double limit_w = block.limit_w[i];
+            double latency = overlap_root(overlap_power(core_s[i] / table_(0, place)) + block.dram[i]) + fixed_s[i];
+            double static_j = table_(1, place) * latency;
+            const double clocked_j = (table_(2, place) * latency + core_j[i]) * table_(3, place);
+            double energy = static_j + clocked_j + dram_j[i];
+            double power = energy / latency;
             // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
             // leakage draw power during a pause. Pauses are long enough that the mean power equals the limit.
             if (power > limit_w) {
-                const double resting_w = minimum(table_(1, clock), kResting * limit_w);
+                const double resting_w = minimum(table_(1, place), kResting * limit_w);
                 const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
                 latency = latency + paused_s;
                 static_j = static_j + resting_w * paused_s;
                 energy = limit_w * latency;
                 power = limit_w;
             }
+            costs[kLatencyS][i] = latency, costs[kPowerW][i] = power, costs[kEnergyJ][i] = energy;
+            costs[kClockHz][i] = table_hz_[place], costs[kStaticJ][i] = static_j, costs[kClockedJ][i] = clocked_j;
         }
-        cost[kLatencyS] = latency;
-        cost[kPowerW] = power;
-        cost[kEnergyJ] = energy;
-        cost[kClockHz] = clock_hz;
-        cost[kStaticJ] = static_j;
-        cost[kClockedJ] = clocked_j;
-        const double bound = dram_s > core_s ? kDramBound : kCoreBound;
-        cost[kRegime] = over ? kCapped : fixed_s > maximum(core_s, dram_s) ? kLaunchBound : bound;
     }
 
-    // Return the highest clock of a table, from `clock`, at which a launch keeps its limit. Each round tries a few
+    // Find the highest clock of a table, from `first`, at which each launch keeps its limit. Each round tries a few
     // clocks of the remaining range, because power increases with the clock.
-    int64_t clock_within(int64_t clock, double core_s, double fixed_s, double core_j, double dram_j, double dram,
-                         double limit_w) const {
-        const double core = overlap_power(core_s);
+    KERNREC_INLINE void find_clocks(int64_t first, Block& block) const {
+        const Lanes &core_s = block.launch[0], &fixed_s = block.launch[2];
+        const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
+        const double *const faster = &search_(0, 0), *const idle_w = &search_(1, 0), *const voltage = &search_(2, 0);
+        Lanes core;
+        for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]), block.clocks[i] = first;
         for (int64_t round = 0, step = kClocks; round < kRounds; round++) {
             step = step / kParts;
-            int64_t within = 0;
-            for (int64_t trial = 1; trial < kParts; trial++) {
-                const int64_t tried = clock + trial * step;
-                // The events keep within the limit if the launch takes long enough; this test needs no root. Without
-                // spare power, no launch does.
-                const double spare_w = limit_w - search_(1, tried);
-                const double divisor_w = maximum(spare_w, kLeastSpareW);
-                const double enough_s = maximum((search_(2, tried) * core_j + dram_j) / divisor_w - fixed_s, 0.0);
-                const bool fits = search_(0, tried) * core + dram >= overlap_power(enough_s);
-                within += fits && spare_w > 0.0;
-            }
-            clock = clock + within * step;
+            Lanes within = {};
+            for (int64_t trial = 1; trial < kParts; trial++)
+                for (int64_t i = 0; i < kLanes; i++) {
+                    const int64_t tried = block.clocks[i] + trial * step;
+                    // The events keep within the limit if the launch takes long enough; this test needs no root.
+                    // Without spare power, no launch does.
+                    const double spare_w = block.limit_w[i] - idle_w[tried];
+                    const double divisor_w = maximum(spare_w, kLeastSpareW);
+                    const double enough_s =
+                        maximum((voltage[tried] * core_j[i] + dram_j[i]) / divisor_w - fixed_s[i], 0.0);
+                    const bool fits = faster[tried] * core[i] + block.dram[i] >= overlap_power(enough_s);
+                    within[i] += fits && spare_w > 0.0 ? 1.0 : 0.0;
+                }
+            for (int64_t i = 0; i < kLanes; i++) block.clocks[i] += int64_t(within[i]) * step;
         }
-        return clock;
     }
 
     Array<const double, 2> kept_[4];  // keep Python's arrays alive

@@ -46,8 +46,6 @@ nb::object seen(nb::handle owner, T* data, std::vector<size_t> shape, std::vecto
         nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner, strides.empty() ? nullptr : strides.data()));
 }
 
-Table<const double> rows_of(const Array<const double, 2>& array) { return Table<const double>(array); }
-
 }  // namespace
 
 void bind_rankings(nb::module_& module) {
@@ -125,10 +123,15 @@ void bind_rankings(nb::module_& module) {
         "select",
         [](Array<const double, 2> latency, Array<const double, 2> energy, Array<const double, 2> power,
            Array<const double, 2> source, const BoundsTuple& bounds) {
-            return unless_unreachable([&] {
-                return pairs_of(query::select(rows_of(latency), rows_of(energy), rows_of(power), rows_of(source),
-                                              bounds_of(bounds)));
-            });
+            const Bounds of_query = bounds_of(bounds);
+            const Table<const double> seconds(latency), joules(energy), watts(power), sources(source);
+            PickCosts costs;
+            costs.count = seconds.columns;
+            for (int64_t point = 0; point < seconds.rows; point++)
+                for (int64_t i = 0; i < seconds.columns; i++)
+                    costs.add(seconds(point, i), joules(point, i), watts(point, i),
+                              sources.rows > 0 ? sources(point, i) : 0.0, bounded(of_query));
+            return unless_unreachable([&] { return pairs_of(query::select(std::move(costs), of_query)); });
         },
         exact(), exact(), exact(), exact(), nb::arg());
     module.def(

@@ -103,25 +103,27 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     int64_t count = 0;
     for (const Segment& each : own) count += each.size;
     require(count > 0 && first >= 0 && first < part.end_point - part.first_point, "select: expected candidates");
-    const int64_t points = part.end_point - part.first_point - first;
-    const bool risky = any_ran(part), measured = points > 1 && any_measured(part);
-    std::vector<double> latency, energy, power, source;
+    const bool risky = any_ran(part), several = part.end_point - part.first_point - first > 1;
+    const bool measured = several && any_measured(part), bounded = query::bounded(bounds);
+    // On a front, skip candidates without an estimate at a point.
+    const bool every = bounded || bounds.objective != Objective::kPareto;
+    PickCosts costs;
+    costs.count = count;
+    int64_t number = 0;
     for (int64_t point = part.first_point + first; point < part.end_point; point++)
         for (const Segment& each : own)
-            for (int64_t place = each.first; place < each.first + each.size; place++) {
-                double factor = risky ? risk_[size_t(place)] : 1.0;
-                const double of = figures(kSeconds, point, place)[EstimateKind::kSource];
+            for (int64_t place = each.first; place < each.first + each.size; place++, number++) {
+                const double seconds = value(kSeconds, point, place);
+                if (!every && !(seconds < kInfinity)) continue;
+                double factor = risky ? risk_[size_t(place)] : 1.0, source = 0.0;
+                if (measured || bounded) source = figures(kSeconds, point, place)[EstimateKind::kSource];
                 // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
-                if (measured && of == kMeasured) factor *= 1.0 - 1e-9;
-                latency.push_back(value(kSeconds, point, place) * factor);
-                energy.push_back(value(kJoules, point, place) * factor);
-                power.push_back(value(kWatts, point, place));
-                source.push_back(of);
+                if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
+                costs.add(seconds * factor, value(kJoules, point, place) * factor, value(kWatts, point, place), source,
+                          bounded);
+                if (!every) costs.places.push_back(number);
             }
-    const auto table = [&](const std::vector<double>& values) {
-        return Table<const double>(values.data(), points, count, count, 1);
-    };
-    std::vector<Pick> picks = query::select(table(latency), table(energy), table(power), table(source), bounds);
+    std::vector<Pick> picks = query::select(std::move(costs), bounds);
     for (Pick& pick : picks) pick.point += first;
     return picks;
 }

@@ -39,14 +39,6 @@ std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::v
     return allowed;
 }
 
-std::vector<double> flat(const Table<const double>& table) {
-    std::vector<double> values;
-    values.reserve(size_t(table.rows * table.columns));
-    for (int64_t row = 0; row < table.rows; row++)
-        for (int64_t i = 0; i < table.columns; i++) values.push_back(table(row, i));
-    return values;
-}
-
 // Return the candidates of lowest value, each at its best operating point. Ties keep the first.
 std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
     const int64_t points = int64_t(value.size()) / count;
@@ -120,13 +112,10 @@ std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const d
     return result;
 }
 
-std::vector<Pick> select(const Table<const double>& latency_of, const Table<const double>& energy_of,
-                         const Table<const double>& power, const Table<const double>& source, const Bounds& bounds) {
-    const int64_t count = latency_of.columns;
-    std::vector<double> latency = flat(latency_of), energy = flat(energy_of);
+std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
+    std::vector<double>&latency = costs.latency, &energy = costs.energy;
     std::optional<std::vector<int64_t>> allowed;
-    if (bounds.max_power_w < kInfinity || bounds.max_slowdown < kInfinity || bounds.source >= 0)
-        allowed = allowed_of(latency, flat(power), flat(source), bounds);
+    if (bounded(bounds)) allowed = allowed_of(latency, costs.power, costs.source, bounds);
     if (bounds.objective != Objective::kPareto) {
         std::vector<double> value(latency.size(), kInfinity);
         const auto set = [&](size_t i) { value[i] = value_of(bounds.objective, latency[i], energy[i]); };
@@ -134,7 +123,7 @@ std::vector<Pick> select(const Table<const double>& latency_of, const Table<cons
             for (size_t i = 0; i < value.size(); i++) set(i);
         else
             for (const int64_t i : *allowed) set(size_t(i));
-        return least(value, count, bounds.top);
+        return least(value, costs.count, bounds.top);
     }
     if (allowed) {
         for (size_t i = 0; i < allowed->size(); i++) {
@@ -142,12 +131,13 @@ std::vector<Pick> select(const Table<const double>& latency_of, const Table<cons
             energy[i] = energy[size_t((*allowed)[i])];
         }
         latency.resize(allowed->size()), energy.resize(allowed->size());
+        costs.places = std::move(*allowed);
     }
     const Row<const double> seconds(latency.data(), int64_t(latency.size())), joules(energy.data(), seconds.size);
     std::vector<Pick> picks;
     for (const int64_t i : spread(pareto_front(seconds, joules), seconds, joules, bounds.top)) {
-        const int64_t place = allowed ? (*allowed)[size_t(i)] : i;
-        picks.push_back({place / count, place % count});
+        const int64_t place = costs.places.empty() ? i : costs.places[size_t(i)];
+        picks.push_back({place / costs.count, place % costs.count});
     }
     return picks;
 }

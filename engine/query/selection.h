@@ -34,12 +34,28 @@ std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<co
 std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const double>& latency,
                             const Row<const double>& energy, int64_t count);
 
-// Return at most `top` picks, best first; for a Pareto front, fastest first. Arrays are (points, C). source: source of
-// each latency; empty if no bound needs it.
+// Costs of `count` candidates at some operating points, point by point.
+struct PickCosts {
+    int64_t count = 0;
+    std::vector<double> latency, energy;
+    std::vector<double> power, source;  // only if `bounded`; source: of the latency
+    std::vector<int64_t> places;        // place of each entry in (points, count); empty if there are all
+
+    void add(double seconds, double joules, double watts, double from, bool bounded) {
+        latency.push_back(seconds), energy.push_back(joules);
+        if (bounded) power.push_back(watts), source.push_back(from);
+    }
+};
+
+// Return whether any bound excludes candidates.
+inline bool bounded(const Bounds& bounds) {
+    return bounds.max_power_w < kInfinity || bounds.max_slowdown < kInfinity || bounds.source >= 0;
+}
+
+// Return at most `top` picks, best first; for a Pareto front, fastest first.
 //
 // Throws `Unreachable` if no candidate keeps the bounds.
-std::vector<Pick> select(const Table<const double>& latency, const Table<const double>& energy,
-                         const Table<const double>& power, const Table<const double>& source, const Bounds& bounds);
+std::vector<Pick> select(PickCosts costs, const Bounds& bounds);
 
 struct Unreachable {
     double least_w;  // lowest power of any candidate; NaN if no candidate has the source

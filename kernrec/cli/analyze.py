@@ -220,7 +220,7 @@ class _Measuring:
             collected = collect(self._measurement.request, Lines().show, self._stop)
         for result in collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
-            print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])
+            print_notes([f"{result.measured} measured, {result.earlier} already known", *failed])
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:

@@ -32,14 +32,16 @@ class _Row:
     error: str = ""
     command: str = ""
     """Command that analyzes the kernel if the user adds what is missing. Empty if the analysis succeeded."""
-    unset: str = ""
-    """Note on device variables without a value, or an empty string if all have values."""
+    notes: tuple[str, ...] = ()
+    """Notes on assumed values and on device variables without a value."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
         if self.analysis is None:
             return row | {"error": self.error, "command": self.command}
-        return row | {"launched": self.launched and self.launched.as_dict(), **self.analysis.as_dict()}
+        analysis = self.analysis.as_dict()
+        row |= {"launched": self.launched and self.launched.as_dict(), **analysis}
+        return row | {"notes": [*self.notes, *analysis["notes"]]}
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
@@ -105,7 +107,8 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         from kernrec.interop.draft import analyze_command
 
         name = (draft.entry if draft else entry) or single.file.stem
-        return _Row(name, gpu, error=str(error), command=analyze_command(single.file, name, gpu))
+        command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
+        return _Row(name, gpu, error=str(error), command=command)
     block = draft.launch.block if draft and draft.launch else None
     launched = None
     for recommendation in analysis.answer.recommendations if block else ():
@@ -114,14 +117,14 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
             and recommendation.point == analysis.answer.point
         ):
             launched = recommendation
-    return _Row(name, gpu, analysis, launched, unset=draft.unset if draft else "")
+    return _Row(name, gpu, analysis, launched, notes=tuple(filter(None, [draft.note, draft.unset])) if draft else ())
 
 
 def _draft(wanted: AnalyzeOptions) -> "Draft":
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_draft import draft_spec
 
-    return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
+    return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
@@ -150,14 +153,14 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
                 ),
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
-        title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
+        title = f"{wanted.file.name}, predicted; grid and block as in the host code, if it states them"
         print_columns(title, columns)
     notes = []
     for row in rows:
         if row.analysis is None:
             notes.append(f"{row.entry} on {row.gpu}: {row.error}")
             notes.append(f"    {row.command}")
-    notes += dict.fromkeys(f"{row.entry}: {row.unset}" for row in rows if row.unset)
+    notes += dict.fromkeys(f"{row.entry}: {note}" for row in rows for note in row.notes)
     if shown:
         example = shown[0]
         from kernrec.interop.draft import analyze_command

@@ -67,7 +67,7 @@ COMMANDS = {
 }
 """Location of each command's function or Typer application in `kernrec.cli`, as `module.function`."""
 
-_DATABASE = "Database to use instead of your own, with any command that has one."
+_DATABASE = "Database to use instead of your own, in commands that use one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:

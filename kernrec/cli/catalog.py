@@ -13,7 +13,7 @@ from kernrec.util.human import human
 class ListOptions(options.Options):
     databases_used = options.OWN
     kind: Annotated[str, argument("What to list: gpus, ops or kernels.", "gpus|ops|kernels")]
-    gpu: Annotated[str, argument("GPU to print as a .toml file, a start for your own.", "[GPU]")] = ""
+    gpu: Annotated[str, argument("GPU to print as a .toml file, to edit for your own GPU.", "[GPU]")] = ""
     printed: options.Printed
 
 

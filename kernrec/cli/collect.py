@@ -319,7 +319,7 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
     """Print the number of measured or replayed configs, the best configs, and the failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
-        before = f", {result.earlier} known before" if result.earlier else ""
+        before = f", {result.earlier} already known" if result.earlier else ""
         name = "" if result.name == result.problem else f"{result.name}: "
         print(f"{name}{result.problem}: {result.measured} {done}{before}")
         for what, measurement, cost, unit in (

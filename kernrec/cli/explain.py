@@ -94,7 +94,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
     if used := [name for name in named if getattr(wanted, name)]:
         option_name = used[0].replace("_", "-")
-        raise UsageError(f"--{option_name} and {source} were both given; the file says what is launched")
+        raise UsageError(f"--{option_name} and {source} were both given; the file states what is launched")
     path, entry = with_entry(source)
     database = wanted.db or paths.user_database()
     words, objective = LaunchWords(entry, **vars(compile_flags(path, (), ()))), objective_named(wanted.objective)

@@ -141,13 +141,13 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_draft import draft_spec
 
-    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
+    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
     try:
         kernel = draft.kernel()
     except UsageError as error:
         raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
     notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    return kernel, [*notes, *([draft.unset] if draft.unset else [])], wanted.file.parent
+    return kernel, [*filter(None, [draft.note]), *notes, *filter(None, [draft.unset])], wanted.file.parent
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:

@@ -128,7 +128,7 @@ def pull(wanted: PullOptions) -> None:
     place = place_of(wanted.place)
     with Steps(f"pulling from {place.title}"):
         report = pull_rows(place, untrusted=wanted.untrusted)
-    gone = f", {report.withdrawn} no longer answer" if report.withdrawn else ""
+    gone = f", {report.withdrawn} no longer used" if report.withdrawn else ""
     print(f"{place.title}: {counted(report.measurements, 'new measurement')}{gone}")
     print_notes(report.left)
     if report.unknown:

@@ -241,7 +241,8 @@ class Driver:
         others = {str(other.driver) for other in self._identities(identity.gpu)} - {str(identity.driver)}
         if others:
             self._note(
-                identity.title, f"driver {identity.driver}, others have {', '.join(sorted(others))}: the rows say so"
+                identity.title,
+                f"driver {identity.driver}, others {', '.join(sorted(others))}; rows state the driver",
             )
         device.identity = identity
         if identity.gpu not in self._kinds:
@@ -252,7 +253,8 @@ class Driver:
     def _refusal(self, device: GpuIdentity) -> str | None:
         kind = self._kinds.get(device.gpu)
         if kind is not None and device.limits != kind.limits:
-            return f"its power limit and clocks are {_limits_text(device.limits)}, here {_limits_text(kind.limits)}"
+            first, own = _limits_text(kind.limits), _limits_text(device.limits)
+            return f"its power limit and clocks ({own}) differ from those of the first GPU ({first})"
         if self._request.needs_energy and not device.measures_energy:
             return "it measures no energy"
         for other in self._identities():
@@ -322,6 +324,6 @@ class Driver:
 
 def _limits_text(limits: Limits) -> str:
     power_w, core_hz, memory_hz, divided = limits
-    power = "not limited" if power_w is None else f"{power_w:g} W"
+    power = "default limit" if power_w is None else f"{power_w:g} W"
     clocks = [f"{hz / 1e6:g} MHz" for hz in (core_hz, memory_hz) if hz is not None] or ["not locked"]
     return ", ".join([power, *clocks, *["divided (MIG)"] * divided])

@@ -19,20 +19,6 @@ from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.util.human import counted
 
-_EXAMPLES = (
-    (re.compile(r".*such as (--.+)"), r"\1"),
-    (re.compile(r"--block, .*"), "--block 256"),
-    (re.compile(r"--shared BYTES"), "--shared 16384"),
-    (re.compile(r"--tune (\w+)=VALUES"), r"--tune \1=16,32"),
-    (re.compile(r"(\w+)=NUMBER"), r"\1=4096"),
-    (re.compile(r"(\w+)=BYTE"), r"\1=1"),
-    (re.compile(r"(\w+)=TYPE\[ELEMENTS\]"), r"'\1=f32[4096]'"),
-    (re.compile(r"(\w+)=(\w+)\[ELEMENTS\]"), r"'\1=\2[4096]'"),
-    (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
-    (re.compile(r"a --spec .*"), "--init"),
-)
-"""Patterns of missing parts, each with an example of the command-line option that provides the part."""
-
 
 @dataclass
 class DraftTunable:
@@ -82,6 +68,12 @@ class Draft:
     unset: str = ""
     """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
+    chosen: tuple[str, ...] = ()
+    """Values that kernrec chose for parts that nothing states, as words of `kernrec analyze`.
+
+    If `missing` is empty, the draft uses them.
+    """
+
     def kernel(self) -> Kernel:
         """Return the kernel that the draft describes.
 
@@ -98,18 +90,20 @@ class Draft:
             raise UsageError(f"{self.source}: the drafted spec is not TOML ({error}): give a --spec") from None
         return load_kernel(self.source, content)
 
+    @property
+    def note(self) -> str:
+        """Note on the values that kernrec chose, because nothing states them, or an empty string if there are none."""
+        if not self.chosen or self.missing:
+            return ""
+        first, *others = self.chosen
+        own = "set yours the same way" if others else f"set it with {first.partition('=')[0]}=..."
+        return f"assumed {', '.join(self.chosen)}: no value in the file; {own}"
+
     def command(self, gpu: str) -> str:
         """Return a complete `kernrec analyze` command, with example values for missing parts."""
-        words = [analyze_command(self.source, self.entry, gpu)]
-        for text in self.missing:
-            words += [pattern.sub(example, text) for pattern, example in _EXAMPLES if pattern.fullmatch(text)][:1]
-        command = " ".join(dict.fromkeys(words))
-        sizes = sum(text.endswith("=NUMBER") for text in self.missing)
-        if sizes < 2:
-            return command
-        # A buffer may have as many elements as the product of all sizes, so choose smaller sizes.
-        size, elements = (1024, 1 << 20) if sizes == 2 else (128, 1 << 21)
-        return command.replace("=4096", f"={size}").replace("[4096]", f"[{elements}]")
+        words = [word if '"' in word or not re.search(r"[\[(*]", word) else f"'{word}'" for word in self.chosen]
+        words = [word for word in words if not word.startswith("--entry")]
+        return " ".join([analyze_command(self.source, self.entry, gpu), *(words if self.chosen else ["--init"])])
 
 
 def analyze_command(source: Path, entry: str, gpu: str) -> str:
@@ -172,6 +166,15 @@ def _example_instance(text: str, template: Signature) -> str:
         usual = {"typename": "float", "class": "float", "bool": "false"}.get(word, "16")
         values.append(default or usual)
     return f"{template.name}<{', '.join(values)}>"
+
+
+def example_entry(text: str, entry: str | None) -> str | None:
+    """Return an instance of a template that a program never instantiates, or None for any other kernel."""
+    for signature in signatures(text):
+        if signature.template and entry in (None, signature.name):
+            instances = _instances(text, signature)
+            return None if any("<" in each for each in instances) else _example_instance(text, signature)
+    return None
 
 
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:

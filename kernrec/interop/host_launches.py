@@ -38,6 +38,7 @@ _MOST_STEPS = 64
 _MOST_NODES = 10_000
 """Maximum number of syntax nodes to visit for one launch. It prevents exponential time for recursive definitions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
+_ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
 
@@ -223,6 +224,8 @@ class _Launch:
                     inputs = _inputs(call) if _function_of(call) == function else []
                     if len(inputs) > 1 and _stripped(inputs[0]) == variable:
                         return divided(self._resolved(inputs[1], self.dimensions), size)
+            if (count := _vector_size(function, variable)) is not None:
+                return self._resolved(count, self.dimensions)
             passed = self._passed(variable, function)
             if passed is None:
                 break
@@ -373,6 +376,8 @@ class _Launch:
         if name in _READ_NUMBER and inputs and (position := _ARGV.fullmatch(text_of(inputs[0]))):
             return number(dict(enumerate(self.program.argv, 1)).get(int(position[1]), ""))
         values = [self._resolved(each, names, steps + 1) for each in inputs]
+        if (name == "static_cast" or name in _ARITHMETIC_TYPES) and len(values) == 1:
+            return values[0]
         if name in ("min", "max", "fmin", "fmax") and len(values) == 2:
             return folded(f"{name.removeprefix('f')}({', '.join(values)})")
         if name in self.program.macros:
@@ -413,14 +418,38 @@ def _parameter_names(function: "Node") -> list[str]:
 
 
 def _stripped_node(node: "Node") -> "Node":
-    while node.type in ("parenthesized_expression", "cast_expression", "pointer_expression"):
-        inner = node.child_by_field_name("value") or node.child_by_field_name("argument")
-        node = inner or node.named_children[-1]
-    return node
+    while True:
+        inputs = _inputs(node) if node.type == "call_expression" else []
+        cast = re.match(r"(?:reinterpret|static|const)_cast\b|thrust::raw_pointer_cast", text_of(node))
+        if node.type in ("parenthesized_expression", "cast_expression", "pointer_expression"):
+            inner = node.child_by_field_name("value") or node.child_by_field_name("argument")
+            node = inner or node.named_children[-1]
+        elif cast and len(inputs) == 1:
+            node = inputs[0]
+        elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
+            node = node.named_children[0]  # A pointer plus an offset
+        else:
+            return node
 
 
 def _stripped(node: "Node") -> str:
     return text_of(_stripped_node(node))
+
+
+def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
+    """Return the number of elements of the Thrust vector that a pointer such as `v.data()` belongs to, or None."""
+    name = re.sub(r"\.data\(\)$|\[0\]$", "", pointer)
+    for declared in nodes(function, "declaration") if function is not None else ():
+        if "device_vector" in text_of(declared.child_by_field_name("type")):
+            for declarator in declared.named_children:
+                inner = next(nodes(declarator, "argument_list", "initializer_list", "parameter_list"), None)
+                if (
+                    inner is not None
+                    and inner.named_children
+                    and re.match(rf"{re.escape(name)}\b", text_of(declarator))
+                ):
+                    return inner.named_children[0]
+    return None
 
 
 def _expression(text: str) -> "Node | None":

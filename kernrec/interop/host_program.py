@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
 """Maximum absolute value of a number, and maximum number of characters in an expression."""
+_MOST_FIELDS = 256
 _LARGEST_MAKEFILE = 1 << 16
 POINTER_BYTES = 8
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
@@ -209,6 +210,26 @@ class HostProgram:
                 end = -(-end // align) * align + size * math.prod(counts)
                 most = max(most, align)
         return -(-end // most) * most, most
+
+    def field_types(self, kind: str, depth: int = 0) -> list[str]:
+        """Return the data types of the numbers in a structure. Raise `UnknownError` if it has other members."""
+        dtype, lanes = element_type(kind, self.aliases)
+        if dtype is not None:
+            return [dtype] * lanes
+        fields = self.structures.get(kind.replace("struct ", "").strip())
+        if not fields or depth > 4:
+            raise UnknownError
+        dtypes: list[str] = []
+        for field in fields:
+            for declarator in field.children_by_field_name("declarator"):
+                text = text_of(declarator)
+                if "*" in text or "(" in text:
+                    raise UnknownError
+                counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
+                dtypes += self.field_types(text_of(field.child_by_field_name("type")), depth + 1) * math.prod(counts)
+        if len(dtypes) > _MOST_FIELDS:
+            raise UnknownError
+        return dtypes
 
     def _constant(self, text: str) -> str:
         name = text.strip()

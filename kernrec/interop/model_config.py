@@ -141,7 +141,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
         if Path(place).is_dir():
             raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
         if not download:
-            hint = f"; hf:{place} asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
+            hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
             raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):

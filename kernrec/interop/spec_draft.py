@@ -15,7 +15,8 @@ from kernrec.compile.compiled import CompileError, CompileJob, Result
 from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, includer_of, select_kernel
+from kernrec.interop.assumed_words import assumed_words, is_size, with_words
+from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, example_entry, includer_of, select_kernel
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
@@ -43,7 +44,7 @@ from kernrec.ptx import parse
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
 """Value of undefined macros in the first compilation, which only serves to read the kernel's signature."""
-_UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
+_UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz])" is undefined')
 _MOST_UNDEFINED = 8
 _AXES = "xyz"
 _BLOCKS = {
@@ -54,7 +55,7 @@ _BLOCKS = {
 """Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
 
 
-def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
+def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
 
     Args:
@@ -62,17 +63,32 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         sm: Compute capability to compile for, such as 80.
         suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
             value in the source, half of the value and twice the value.
+        assume: Whether to choose sizes and other missing parts of the launch (see `Draft.chosen`), if this completes
+            the draft.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
         CompileError: The compiler rejects the source.
     """
-    return _Drafter(source, words, sm, suggest).draft()
+    compiled: dict[tuple[object, ...], Result] = {}
+    instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
+    words = replace(words, entry=instance or words.entry)
+    drafter = _Drafter(source, words, sm, suggest, compiled)
+    draft, named = drafter.draft(), (f"--entry '{instance}'",) if instance else ()
+    if not draft.missing or suggest:
+        return replace(draft, chosen=named)
+    chosen = drafter.assumed_words()
+    if chosen is None or not assume:
+        return replace(draft, chosen=chosen or ())
+    complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
+    return replace(draft if complete.missing else complete, chosen=(*named, *chosen))
 
 
 class _Drafter:
-    def __init__(self, source: Path, words: LaunchWords, sm: int, suggest: bool) -> None:
-        self.source, self.words, self.suggest = source, words, suggest
+    def __init__(
+        self, source: Path, words: LaunchWords, sm: int, suggest: bool, compiled: dict[tuple[object, ...], Result]
+    ) -> None:
+        self.source, self.words, self.suggest, self.compiled = source, words, suggest, compiled
         whole = whole_source(source, words.include)
         self.signature, self.instance = select_kernel(whole, source, words.entry)
         code = device_code(whole, self.instance)
@@ -205,6 +221,13 @@ class _Drafter:
             self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch, self.arguments.unset
         )
 
+    def assumed_words(self) -> tuple[str, ...] | None:
+        """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
+        tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
+        unsized = [each.parameter.name for each in tensors if each.parameter.pointer and each.parameter.dtype]
+        axes = self.facts.grid_axes, self.facts.block_axes
+        return assumed_words(self.missing, self.text, self.signature.name, axes, unsized)
+
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))
         for stated in self.words.tunables:
@@ -274,8 +297,10 @@ class _Drafter:
         tuned = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
         defines: dict[str, str | int] = {**self.words.defines, **tuned}
         job = CompileJob(self.text, sm, defines, self.source.name, tuple(self.words.options), host_code=self.host_code)
-        ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
-        return result
+        key = self.text, self.host_code, *sorted(defines.items())
+        if key not in self.compiled:
+            ((_, self.compiled[key]),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
+        return self.compiled[key]
 
     def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
@@ -303,7 +328,7 @@ class _Drafter:
         return DraftLaunch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
 
     def _grid_example(self) -> str:
-        dims = list(self.arguments.dims) or ["4096"]
+        dims = [name for name in self.arguments.dims if is_size(name)] or ["4096"]
         return ", ".join(
             f"ceil({dim}/block_{axis})" for dim, axis in zip(dims, _AXES[: self.facts.grid_axes], strict=False)
         )
@@ -409,6 +434,7 @@ class _Drafter:
         block = []
         for axis in _AXES[: self.facts.block_axes].upper():
             names = [f"{word}{axis}" for word in ("B", "BLOCK_", "BLOCK_SIZE_", "BLOCK_DIM_", "BLOCKDIM_")]
+            names.append(f"block_size_{axis.lower()}")  # The convention of Kernel Tuner
             if self.facts.block_axes == 1:
                 names += ["BLOCK", "BLOCK_SIZE", "BLOCKSIZE", "BLOCK_DIM", "THREADS", "NUM_THREADS", "NTHREADS", "TPB"]
             name = next((name for name in names if name in by_macro), None)

@@ -71,6 +71,9 @@ _STD = "".join(
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_REGISTER = re.compile(r"\bregister\s+(?=[A-Za-z_])")
+"""Matches the storage class `register`, which C++17 removed. Older sources have it in device code."""
+_FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:[^\\\n]|\\[ \t\r]*\n|\\.)*", re.MULTILINE)
 _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 
@@ -151,6 +154,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     host_code = has_host_code(text)
     if not host_code and instance is None:
         return DeviceCode(text, (), ())
+    text = _without_host_macros(_REGISTER.sub("", text))
     root = parsed(text)
     marks = _DeviceWords(root)
     headers: dict[str, None] = {}
@@ -177,6 +181,19 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     if instance is not None:
         device += f"\n__device__ auto kernrec_instance = &{instance};\n"
     return DeviceCode(device, tuple(headers), tuple(functions))
+
+
+def _without_host_macros(text: str) -> str:
+    """Blank the lines at namespace scope that only use a macro which expands to host code, such as a binding of
+    PyTorch.
+
+    Without a semicolon behind them, the parser takes such lines for a part of the next declaration.
+    """
+    names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
+    if not names:
+        return text
+    used = re.compile(rf"^(?:{'|'.join(names)})[ \t]*\([^;{{}}\n]*\)[ \t]*;?[ \t\r]*$", re.MULTILINE)
+    return used.sub("", text)
 
 
 def _unused_types(declarations: "list[Node]") -> "list[Node]":

@@ -17,6 +17,8 @@ _ALIAS = (
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)[^#]*#[ \t]*endif", re.MULTILINE)
+"""Matches parameters that a kernel only has if a macro is defined."""
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(")
 _MOST_ALIASES = 8
@@ -99,7 +101,10 @@ def signatures(source: str) -> tuple[Signature, ...]:
         if declared is None:
             continue
         end = _closing(text, declared.end())
-        inside = text[declared.end() : end - 1]
+        inside = _CONDITIONAL.sub(
+            lambda part: part[0] if re.search(rf"#[ \t]*define[ \t]+{part[1]}\b", source) else "",
+            text[declared.end() : end - 1],
+        )
         # Skip this declaration, because it has no body.
         if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
@@ -142,14 +147,19 @@ def macros(source: str) -> tuple[Macro, ...]:
     return tuple(by_name.values())
 
 
+def kernel_body(source: str, kernel: str) -> str:
+    """Return the text of a kernel's body without comments, or an empty string if the source has no such kernel."""
+    text = _without_comments(source)
+    begin = re.search(rf"\b{kernel}\s*\(", text)
+    body = text[_closing(text, begin.end()) :] if begin else ""
+    return body[: _closing(body, body.find("{") + 1, "{}")] if "{" in body else ""
+
+
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
     """Return whether a kernel uses a pointer parameter only in assignments `parameter[...] = ...`. If so, it is an
     output.
     """
-    text = _without_comments(source)
-    begin = re.search(rf"\b{kernel}\s*\(", text)
-    body = text[_closing(text, begin.end()) :] if begin else ""
-    body = body[: _closing(body, body.find("{") + 1, "{}")] if "{" in body else ""
+    body = kernel_body(source, kernel)
     mentions = list(re.finditer(rf"\b{parameter}\b\s*", body))
     for mention in mentions:
         if body[mention.end() : mention.end() + 1] != "[":

@@ -145,5 +145,5 @@ def implemented(op: str, sm: int) -> str:
                 layouts.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
     listed = [f"{dtype} ({', '.join(layouts[dtype])})" for dtype in find_op(op).dtypes if dtype in layouts]
     if not listed:
-        return f"no kernel of it runs on sm_{sm}, where only imported measurements are known"
+        return f"no kernel of this op runs on sm_{sm}; only imported measurements can be used there"
     return "implemented are " + ", ".join(listed)

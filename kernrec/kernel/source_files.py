@@ -25,8 +25,13 @@ _MOST_FOLDERS = 4_000
 _PROJECT_MARKS = (".git", ".hg")
 """Names of folders that mark their parent as the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
-_SPLIT_BRACKETS = ((re.compile(r"<<[ \t]+<(?![<=])"), "<<<"), (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"))
-"""Pattern and replacement for a launch whose brackets an editor has split with blanks, such as `f<< <1, 32> >>()`."""
+_REPAIRS = (
+    (re.compile(r"<<[ \t]+<(?![<=])"), "<<<"),
+    (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"),
+    (re.compile(r"\\[ \t]+(?=\r?\n)"), r"\\"),
+)
+"""Patterns and replacements for text that only nvcc accepts: a launch whose brackets an editor has split with blanks,
+such as `f<< <1, 32> >>()`, and a line break that is continued by a backslash with blanks behind it."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
@@ -71,7 +76,8 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
     """Return the pieces of text that make up a source after its headers are inlined. Each piece is (text, name of the
     file from which it comes, number of its first line in that file).
     """
-    roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
+    parent = path.absolute().parent.parent
+    roots = [path.parent, parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
     _inline(path, roots, set(), pieces)
     return pieces
@@ -100,7 +106,8 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        if not any(header.resolve().is_relative_to(root.resolve()) for root in (path.parent, *roots)):
+        readable = [path.parent, *roots, *filter(None, [_project_root(path.parent)])]
+        if not any(header.resolve().is_relative_to(root.resolve()) for root in readable):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
@@ -120,20 +127,27 @@ def _inline(
 
 def _read_program(path: Path, place: str) -> str:
     text = read_text(path, place, errors="replace").removeprefix("\ufeff")
-    for pattern, brackets in _SPLIT_BRACKETS:
-        text = pattern.sub(brackets, text)
+    for pattern, repaired in _REPAIRS:
+        text = pattern.sub(repaired, text)
     return text
 
 
-def _project_header(folder: Path, name: str) -> Path | None:
-    """Search a project for a header, and return its path, or None if it is missing or ambiguous. A project is the
-    nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`. The search starts in `folder` and
-    continues in its parents up to the project's folder. In each of these folders, it also covers subfolders of up to
-    two levels. It ends at the first folder with a result. Files outside of the project are never read."""
+def _project_root(folder: Path) -> Path | None:
+    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`."""
     near = [folder.absolute(), *folder.absolute().parents][:5]
-    root = next((base for base in near if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
-    if root is None:
+    return next((base for base in near if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
+
+
+def _project_header(folder: Path, name: str) -> Path | None:
+    """Search a project for a header, and return its path, or None if it is missing or ambiguous.
+
+    The search starts in `folder` and continues in its parents up to the project's root. In each of these folders, it
+    also covers subfolders of up to two levels. It ends at the first folder with a result. Files outside of the project
+    are never read.
+    """
+    if (root := _project_root(folder)) is None:
         return None
+    near = [folder.absolute(), *folder.absolute().parents]
     for base in near[: near.index(root) + 1]:
         for pattern in ("", "*/", "*/*/"):
             folders = [base] if not pattern else islice(base.glob(pattern), _MOST_FOLDERS)

@@ -74,10 +74,10 @@ class Folder:
 
 
 _INSTRUCTIONS = """\
-Latency, energy and the best configs of GPU kernels, without a GPU. Ask `recommend` which config to run, `compare` which
-GPU. Of a kernel of your own, `check` says whether it is right (compiled, run in an emulator, compared with a NumPy
-reference, with accesses out of bounds and data races found), `analyze` what limits it and which blocks and power limits
-are better. Values with the source `predicted` come from the analytical model."""
+Predict latency, energy and the best configs of GPU kernels, without a GPU. `recommend` finds the best config for an
+operator, and `compare` compares GPUs. For your own kernel, `check` compiles it, runs it in an emulator, compares its
+results with a NumPy reference, and finds out-of-bounds accesses and data races; `analyze` finds its bottleneck, and
+better block sizes and power limits. Values with the source `predicted` come from the analytical model."""
 
 _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 
@@ -134,7 +134,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     named = Field(description="GPU name or alias, such as h200 or rtx4090.", max_length=80)
     gpu = Annotated[str, named]
     described = Field(
-        description="GPU name or alias, or a GPU file of the server's folder: mygpu.toml.", max_length=400
+        description="GPU name or alias, or a GPU file in the server's folder: mygpu.toml.", max_length=400
     )
     gpu_or_file = Annotated[str, described]
     backends = Annotated[
@@ -146,7 +146,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     dtype = Annotated[str | None, Field(description="Data type, such as f16; default: the op's first.", max_length=40)]
     layout = Annotated[str | None, Field(description="Tensor layout; default: the best on the GPU.", max_length=40)]
     objective = Annotated[str, Field(description="pareto, latency, energy or edp.", max_length=40)]
-    limit = Annotated[float | None, Field(description="Power limit in watts; default: the GPU's, and a range of them.")]
+    limit = Annotated[float | None, Field(description="Power limit in watts; default: try several.")]
     inputs = Annotated[
         str, Field(description="What kernels compute on: random (numbers), or zeros, which draw less.", max_length=40)
     ]
@@ -231,7 +231,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         workload: Annotated[
             str,
             Field(
-                description="A network of the catalog, such as llama-3-8b-decode, or a config.json of the folder.",
+                description="Name of a network, such as llama-3-8b-decode, or a config.json in the server's folder.",
                 max_length=400,
             ),
         ],
@@ -241,8 +241,8 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         backend: backends = None,
         batch: Annotated[int | None, Field(description="Items, such as sequences, in one pass.", ge=1)] = None,
         tp: Annotated[int, Field(description="GPUs that share each layer.", ge=1, le=64)] = 1,
-        context: Annotated[int | None, Field(description="Tokens that a token attends to, or of the prompt.")] = None,
-        phase: Annotated[str | None, Field(description="Of a config.json: decode (default) or prefill.")] = None,
+        context: Annotated[int | None, Field(description="Context (or prompt) length in tokens.")] = None,
+        phase: Annotated[str | None, Field(description="For a config.json: decode (default) or prefill.")] = None,
     ) -> dict[str, Any]:
         """Compare several GPUs on a whole network: memory, time, energy, power, and calls per second per watt."""
         backends, whose = backends_named(backend)
@@ -266,7 +266,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         shape: shape,
         dtype: dtype = None,
         layout: layout = None,
-        kernel: Annotated[str | None, Field(description="One kernel of the library instead of the op's best.")] = None,
+        kernel: Annotated[str | None, Field(description="A kernel of the library; default: the op's best.")] = None,
         config: Annotated[dict[str, int] | None, Field(description="Values of some tunables.")] = None,
         objective: objective = "latency",
         power_limit_w: limit = None,
@@ -288,9 +288,9 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         block: block = [128],  # noqa: B006
         entry: entry = None,
         spec: Annotated[
-            str | None, Field(description="A kernel.toml with tunables whose source is kernel.cu; then no arguments.")
+            str | None, Field(description="Text of a kernel.toml whose source is kernel.cu; omit arguments then.")
         ] = None,
-        shape: Annotated[str | None, Field(description="With a spec: dimensions.", max_length=400)] = None,
+        shape: Annotated[str | None, Field(description="Dimensions, if there is a spec.", max_length=400)] = None,
         objective: objective = "pareto",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.model.analytical.calibration import Calibration
 from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.spread import regime
-from kernrec.model.learn.model import Model, least_log_ratio
+from kernrec.model.learn.model import Model
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -198,9 +198,8 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
     """Add the predictions and intervals of the models that were trained without each group to a problem."""
     parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
-        least = least_log_ratio(group.inputs)
         gpu = group.gpu if group.gpu in model.gpus else None
-        ratios, distance = model.log_ratio(model.rows(group.inputs), gpu is not None, least)
+        ratios, distance = model.log_ratio(group.inputs, gpu is not None)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
         # Use the interval that a query would show. It depends on whether the training data contain the GPU and kernel.

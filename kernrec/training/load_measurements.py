@@ -26,7 +26,6 @@ from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, kernels_of
 from kernrec.model.analytical.calibration import Calibration, analytical_fingerprint
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.model import least_log_ratio
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
@@ -277,8 +276,7 @@ class _MeasuredKernels:
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
-        model, least = beneath.model, None if beneath.gpu_known else least_log_ratio(inputs)
-        ratios, _ = model.log_ratio(model.rows(inputs), beneath.gpu_known, least)
+        ratios, _ = beneath.model.log_ratio(inputs, beneath.gpu_known)
         self.beneath[kernel.name] = str(beneath.trained.training["data_sha256"])
         return ratios
 

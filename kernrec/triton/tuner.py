@@ -313,7 +313,7 @@ class Tuner:
             compiler = triton_compiler()
             keep(Trial(kernel, launch.tuning_hash(compiler), running.proposed, results), machine, compiler)
         except KernrecError as error:
-            _warn(f"{launch.name}: what was measured is not kept: {error}")
+            _warn(f"{launch.name}: the measurements cannot be stored: {error}")
 
 
 def compile_error(error: Exception) -> str | None:

@@ -12,22 +12,12 @@ from kernrec.checking.child_process import Limits
 from kernrec.errors import UsageError
 from kernrec.store.measurement import Outcome
 from tests.helpers.command import environment
+from tests.helpers.paths import beside
 
 pytest.importorskip("cupy", reason="needs the extra cuda13")
 
-AXPY = """
-extern "C" __global__ void axpy(float alpha, const float* x, float* y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = alpha * x[i] + y[i];
-}
-"""
-RACE = """
-__global__ void race(float* y) {
-    __shared__ float s[64];
-    s[threadIdx.x] = threadIdx.x;
-    y[threadIdx.x] = s[63 - threadIdx.x];
-}
-"""
+AXPY = beside(__file__, "axpy.cu")
+RACE = beside(__file__, "race.cu")
 X = np.linspace(-2, 2, 1000, dtype=np.float32)
 Y = np.ones(1000, dtype=np.float32)
 

@@ -217,7 +217,6 @@ def test_skeleton_spec_keeps_an_existing_spec_and_must_be_completed(folder, run)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (("analyze", "scale.cu", "--gpu", "t4"), 'needs --grid, such as --grid "ceil(n/block_x)"; n=NUMBER'),
     (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "x=f32[n/2]"), "x"),
     (("analyze", "copy.ptx", "--init"), "--init writes the spec of a .cu file"),
 ])  # fmt: skip

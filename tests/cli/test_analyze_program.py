@@ -1,7 +1,6 @@
 """Test `kernrec analyze` on files with several kernels, and for several GPUs."""
 
 import json
-import shlex
 
 import pytest
 
@@ -22,17 +21,18 @@ def program(tmp_path, monkeypatch):
     return path
 
 
-def test_program_gets_one_row_per_kernel_and_a_command_for_each_other_kernel(program, capsys):
+def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--json"]) == 0
     rows = {row["entry"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == ["scale", "fill<float>", "lonely"]
     assert rows["scale"]["launched"]["launches"][0]["block"] == [32, 1, 1]
     assert rows["scale"]["recommendations"][0]["launches"][0]["block"] != [32, 1, 1]
     assert rows["fill<float>"]["launched"]["launches"][0]["grid"] == [4096, 1, 1]
-    command = shlex.split(rows["lonely"]["command"])
-    assert command[:5] == ["kernrec", "analyze", f"{program}:lonely", "--gpu", "t4"]
-    assert app.run([*command[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["recommendations"]
+    assert not any("assumed" in note for note in rows["scale"]["notes"])
+    note = rows["lonely"]["notes"][0]
+    assert note.startswith("assumed --block 256, --grid")
+    assert "n=1048576: no value in the file" in note
+    assert rows["lonely"]["recommendations"]
 
 
 def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, capsys):

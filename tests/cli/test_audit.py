@@ -21,7 +21,7 @@ def test_file_list_fits_80_columns(tmp_path, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     assert "E=256,N=256,device_name=*,dtype=fp8_w8a8,block_shape=[128,128]" in out
     assert "* is NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition" in out
-    assert "from its package alone" in err
+    assert "only from its own package" in err
 
 
 def test_json_has_full_names_and_marks_shipped_files(tmp_path):

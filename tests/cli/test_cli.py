@@ -40,21 +40,6 @@ def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
     assert run(*MATMUL, "--json", home=tmp_path, KERNREC_CACHE="/dev/null/x").stdout == done.stdout
 
 
-def test_table_shows_the_source_of_every_row():
-    done = run(*MATMUL, "--top", "3")
-    assert done.returncode == 0
-    assert "matmul[m=512,n=512,k=512]f32,nn on NVIDIA GeForce RTX 4090" in done.stdout
-    assert "predicted" in done.stdout
-    assert "never measured on a GPU" in done.stderr
-
-
-def test_emitted_source_begins_with_its_launch():
-    done = run_here(*MATMUL, "--emit", "cuda")
-    assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,nn")
-    assert "<<<dim3(" in done.stdout
-    assert "#define BLOCK_M " in done.stdout
-
-
 @pytest.mark.parametrize("kind", ["gpus", "ops", "kernels"])
 def test_listings_print_as_table_and_json(kind):
     rows = json.loads(run("list", kind, "--json").stdout)
@@ -100,16 +85,6 @@ def test_unreachable_path_is_refused_in_one_line():
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("kernrec: xxx")
     assert done.stderr.endswith("cannot be reached: file name too long\n")
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from kernrec.store import Database
-with Database.open(Path(sys.argv[1]), read_only=False, create=True):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def test_missing_or_read_only_home_is_accepted(tmp_path):

@@ -1,28 +1,22 @@
-"""Test `recommend` on whole networks: tables, output formats, and one-line errors."""
+"""Test `recommend` on whole networks and for serving a model: tables, output formats, and one-line errors."""
 
+import csv
+import io
 import json
 
 import pytest
 
 from kernrec.cli.app import run
+from tests.helpers.models import LLAMA_3_8B
+from tests.helpers.serving import written
 
 DECODE = ("--workload", "llama-3-8b-decode")
-H200 = (*DECODE, "--gpu", "h200")
 
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
-
-
-def test_workload_without_an_op_gets_every_layer_totals_and_the_dtype(capsys):
-    assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
-    shown = capsys.readouterr()
-    assert "in bf16 on NVIDIA H200" in shown.out
-    for word in ("kernrec, lowest energy", "occupancy heuristic", "323 layers", "vLLM today"):
-        assert word in shown.out
-    assert "total intervals assume fully correlated errors" in shown.err
 
 
 @pytest.mark.parametrize("op", ["conv", "matmul", "attention"])
@@ -78,3 +72,78 @@ def test_note_shared_by_several_answers_prints_once(words, capsys):
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert sum(note.startswith("note: source predicted") for note in notes) == 1
     assert len(notes) == len(set(notes))
+
+
+@pytest.fixture
+def question(tmp_path):
+    model = written(tmp_path / "Llama-3-8B", LLAMA_3_8B) / "config.json"
+    words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
+    return ["recommend", "--workload", str(model), *words]
+
+
+def test_one_table_has_every_gpu_and_batch_size(question, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(question) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("Llama-3-8B decode, token 8192 in bf16, vLLM today,")
+    heading = next(line for line in lines if line.startswith("GPU "))
+    assert heading.split()[:6] == ["GPU", "batch", "fits", "ms/token", "J/token", "tokens/s"]
+    assert "best limit [W]" in heading
+    assert "W at default" in heading
+    rows = [line.split() for line in lines if line.startswith(("l40s", "h100"))]
+    assert [row[:3] for row in rows] == [
+        ["l40s", "1", "yes"], ["l40s", "128", "no"], ["h100-sxm", "1", "yes"], ["h100-sxm", "128", "no"],
+    ]  # fmt: skip
+    assert len(rows[1]) == 3  # a model that does not fit gets no time
+    assert sum("needs 155 GB" in line for line in lines) == 2
+    assert sum("mlp gate_up_proj" in line for line in lines) == 2
+
+
+def test_json_and_csv_have_the_same_rows_as_the_table(question, capsys):
+    assert run([*question, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    fits = {(row["gpu"], row["batch"]): row["fits"] for row in answer["gpus"]}
+    assert fits == {("l40s", 1): True, ("l40s", 128): False, ("h100-sxm", 1): True, ("h100-sxm", 128): False}
+    row = answer["gpus"][0]
+    assert row["name"] == "vLLM today"
+    assert row["rate_per_s"] == pytest.approx(1 / row["latency_s"])
+    assert row["energy_per_unit_j"] == pytest.approx(row["energy_j"])
+    assert 100 <= row["best_power_limit_w"] <= 350
+    assert row["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-3)
+    assert row["dominant_layers"][0]["layer"] == "mlp gate_up_proj"
+    assert run([*question, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [each["fits"] for each in rows] == ["True", "False", "True", "False"]
+    assert rows[1]["latency_s"] == ""
+
+
+def test_every_command_gives_the_same_backend_totals(question, capsys):
+    words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
+    assert run(["recommend", *words]) == 0
+    single = json.loads(capsys.readouterr().out)
+    total = next(total for total in single["totals"] if total["name"] == single["headline"] == "vLLM today")
+    several = ["h100,l40s" if word == "h100" else word for word in words]
+    assert run(["recommend", *several]) == 0
+    compared = json.loads(capsys.readouterr().out)["gpus"][0]
+    assert run(["recommend", *words, "--power-limit", "sweep"]) == 0
+    first = json.loads(capsys.readouterr().out)["rows"][0]
+    for other in (compared, first):
+        assert other["latency_s"] == pytest.approx(total["latency_s"])
+        assert other["energy_j"] == pytest.approx(total["energy_j"])
+
+
+def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
+    seventy = ("--workload", "llama-3-70b-decode")
+    assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "does not fit: it needs 143 GB (weights 141 GB" in shown.err
+    assert "it fits with --tp 8" in shown.err
+    for words in (("--power-limit", "sweep"), ("--json",)):
+        assert run(["recommend", *seventy, "--gpu", "rtx4090", *words]) == 1
+        assert capsys.readouterr().out == ""
+    assert run(["recommend", *seventy, "--gpu", "rtx4090,h200,l4"]) == 0
+    shown = capsys.readouterr()
+    assert "needs 143 GB, has 25.8 GB; fits with --tp 8" in shown.out
+    assert "is expected to be" not in shown.out  # only one GPU fits, so there is no ranking

@@ -125,20 +125,6 @@ def test_wide_line_wraps(monkeypatch):
     assert pipe.getvalue() == narrow.getvalue()
 
 
-def test_printed_problem_wraps_after_a_comma(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    print_line(
-        "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
-    )
-    first, *below = narrow.getvalue().splitlines()
-    assert first == "  attention_mma"
-    assert [line.strip() for line in below] == [
-        "attention[batch=1,heads=32,",
-        "queries=2048,keys=2048]f16,bhsd on",
-        "Tesla T4",
-    ]
-
-
 def test_note_is_one_line_in_a_log(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr("sys.stderr", log := io.StringIO())

@@ -71,7 +71,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
     assert json.loads(ask(alice, *query, "--json"))["recommendations"][0]["source"] == "predicted"
     assert json.loads(ask(alice, "db", "info", "--json"))["withdrawn"] == 1
-    assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements, 1 no longer answer\n"
+    assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements, 1 no longer used\n"
     assert json.loads(ask(bob, *query, "--json"))["recommendations"][0]["source"] == "predicted"
     assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: no longer trusted\n"
     assert any(folder.iterdir())

@@ -1,6 +1,7 @@
-"""Test null pointers, pointers into a buffer, structures and half-precision numbers as kernel arguments."""
+"""Test variables, null pointers, pointers into a buffer, structures and half-precision numbers as arguments."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kernrec.checking.check import described_arguments
 from kernrec.checking.child_process import Limits
 from kernrec.compile.nvrtc import compile_source
+from kernrec.interop.host_launches import filled_variables
 from kernrec.profile.launch_arguments import read_arguments, structure
 from tests.helpers.command import run_here
 from tests.helpers.paths import beside
@@ -60,3 +62,59 @@ def test_mcp_tools_refuse_special_arguments(refuses):
 
 def test_wrong_arguments_are_refused_in_one_line(refuses):
     refuses(read_arguments, [["p=x+4"], ["x=f32[4]", "p=x+5"], ["s=struct(f32:1,f32[4])"], ["s=struct(i8:300)"]])
+
+
+WITH_VARIABLES = beside(__file__, "variables.cu")
+HOST = beside(__file__, "variables_host.cu")
+VARIABLES_LAUNCH = ("x=f32[256]", "y=zeros:f32[256]", "--grid", "2", "--block", "128")
+NOTE = "read as zero, because no argument sets them: coef, width, hits; coef=f32[4] sets coef"
+
+
+@pytest.fixture
+def variables_source(nvrtc, tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text(WITH_VARIABLES)
+    return path
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run_here("check", *arguments)
+
+
+def test_kernel_reads_variables_from_arguments(variables_source, tmp_path):
+    np.save(tmp_path / "coef.npy", np.arange(4, dtype=np.float32))
+    np.save(tmp_path / "x.npy", np.ones(256, np.float32))
+    result, coef = tmp_path / "y.npy", f"coef=@{tmp_path / 'coef.npy'}"
+    launch = (f"x=@{tmp_path / 'x.npy'}", *VARIABLES_LAUNCH[1:], "--save", f"y={result}")
+    done = check(variables_source, coef, "width=i32:255", "hits=u32:7", *launch)
+    assert done.returncode == 0, done.stderr
+    assert np.load(result).tolist() == [*np.resize([7.0, 8.0, 9.0, 10.0], 255), 0.0]
+
+
+def test_contents_larger_than_their_variable_are_refused(variables_source):
+    assert "coef has 16 bytes, 20 were given" in check(variables_source, *VARIABLES_LAUNCH, "coef=f32[5]").stderr
+
+
+def test_host_code_sets_variables(variables_source):
+    variables_source.write_text(WITH_VARIABLES + HOST)
+    assert filled_variables(WITH_VARIABLES + HOST) == {"coef": "", "width": "2048"}
+    assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(variables_source).stderr
+    done = check(variables_source, "hits=3", "--json")
+    assert json.loads(done.stdout)["scale"]["findings"] == []
+    assert "no argument sets" not in done.stderr
+
+
+def test_analyze_accepts_variables_for_source_and_ptx(variables_source, tmp_path):
+    command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
+    launch = (variables_source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
+    assert NOTE in run_here(*command, *launch).stderr
+    done = run_here(*command, *launch, "coef=f32[4]", "--arg", "width=4096", "--arg", "hits=0")
+    assert json.loads(done.stdout)["recommendations"]
+    assert "no argument sets" not in done.stderr
+    ptx = variables_source.with_suffix(".ptx")
+    ptx.write_text(compile_source(WITH_VARIABLES, 75).ptx)
+    assert NOTE in run_here(*command, ptx, *launch[1:]).stderr
+    arguments = ("--arg", "coef=f32[4]", "--arg", "width=i32:4096", "--arg", "hits=u32:0")
+    done = run_here(*command, ptx, *launch[1:], *arguments)
+    assert json.loads(done.stdout)["recommendations"], done.stderr
+    assert "no argument sets" not in done.stderr

@@ -19,7 +19,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.needs import needs
-from tests.helpers.recording import store_rows
+from tests.helpers.recording import row_of, store_rows
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
 
@@ -38,12 +38,8 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
         limited = predict(table, problem_space, rows).limited()
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
-            yield {
-                "gpu": GPU, "kernel": table.kernel.name, "kernel_hash": table.kernel.hash,
-                "config": table.space.config(int(row)), "problem": problem, "protocol_version": 1, "tier": "final",
-                "session": "simulated", "measured_at": "2026-03-01T12:00:00", "latency_s": took,
-                "energy_j": took * float(power), "outcome": "ok",
-            }  # fmt: skip
+            costs = {"latency_s": took, "energy_j": took * float(power)}
+            yield row_of(GPU, table.kernel, table.space.config(int(row)), problem) | costs
 
 
 @pytest.fixture(scope="module")

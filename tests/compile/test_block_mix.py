@@ -19,17 +19,7 @@ def reads_machine_code(monkeypatch):
 
 HEAD = beside(__file__, "block_mix_head.ptx")
 LOOP = beside(__file__, "block_mix_loop.ptx")
-TEXT = """
-        .section        .text.k,"ax",@progbits
-k:
-.text.k:
-        //## File ".nv_debug_ptx_txt", line 7
-        /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;
-.L_x_0:
-        //## File ".nv_debug_ptx_txt", line 9
-        /*0010*/              @!P0 LDG.E.128 R4, [R2.64] ;
-        /*0020*/               @P1 BRA `(.L_x_0) ;
-"""
+TEXT = beside(__file__, "listing.sass")
 
 
 def test_listing_is_parsed_with_lines_guards_and_labels():

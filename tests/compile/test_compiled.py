@@ -1,4 +1,4 @@
-"""Test parsing of compiler and assembler output."""
+"""Test parsing of compiler and assembler output, and the resources of a user's PTX."""
 
 import os
 
@@ -6,22 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.compile import CompileCache, Compiled, CompileError, Resources, compile_source
+from kernrec.compile import CompileCache, Compiled, CompileError, Resources, assemble, compile_source
+from kernrec.compile.assemble import ESTIMATED, assembler, check_target
 from kernrec.compile.compiled import first_error, parse_resources
+from kernrec.errors import UsageError
+from kernrec.ptx import parse
+from tests.helpers.paths import beside
 
-CALLS = """\
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'k2' for 'sm_80'
-ptxas info    : Function properties for k2
-ptxas         .     400 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
-ptxas info    : Used 38 registers, used 1 barriers, 400 bytes cumulative stack size, 2048 bytes smem, 360 bytes cmem[0]
-ptxas info    : Function properties for _Z1ff
-ptxas         .     16 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
-ptxas info    : Compiling entry function '_Z2k3IfEvPT_' for 'sm_80'
-ptxas info    : Function properties for _Z2k3IfEvPT_
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 8 registers, 360 bytes cmem[0]
-"""
+CALLS = beside(__file__, "calls.log")
 
 
 def test_each_entry_point_has_its_own_resources_without_those_of_callees():
@@ -104,3 +96,40 @@ def test_read_only_folder_is_still_read(cache):
 @given(st.lists(st.text()), st.lists(st.text()))
 def test_keys_are_equal_only_for_equal_parts(first, second):
     assert (CompileCache.key(*first) == CompileCache.key(*second)) == (first == second)
+
+
+SUM = beside(__file__, "sum.ptx")
+
+
+def test_registers_are_marked_as_estimated_without_an_assembler(monkeypatch):
+    monkeypatch.setattr(assemble, "assembler", lambda: None)
+    compiled = assemble.assemble(SUM, 86, "sum.ptx")
+    assert compiled.compiler == ESTIMATED
+    resources = compiled.resources["sum"]
+    assert resources.static_smem_bytes == 512
+    assert 6 <= resources.registers <= 10  # two registers for an address, four for values
+    if assembler() is not None:
+        monkeypatch.undo()
+        assembled = assemble.assemble(SUM, 86, "sum.ptx")
+        assert assembled.cubin[:4] == b"\x7fELF"
+        real = assembled.resources["sum"]
+        assert real.static_smem_bytes == 512
+        assert resources.registers <= 2 * real.registers
+
+
+def test_assembler_error_is_quoted_with_its_line():
+    if assembler() is None:
+        pytest.skip("there is no ptxas here")
+    wrong = SUM.replace("add.f32 %f1, %f1, %f2;", "add.often.f32 %f1, %f1, %f2;")
+    line = wrong[: wrong.index("add.often")].count("\n") + 1
+    with pytest.raises(CompileError, match=rf"^sum\.ptx:{line}: "):
+        assemble.assemble(wrong, 86, "sum.ptx")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [(".version 8.0", ".version 99.9", "newer than"), ("sm_80", "sm_120", "for sm_120, which the GPU's sm_86 cannot")],
+)
+def test_ptx_of_a_future_version_or_another_gpu_is_refused(old, new, says):
+    with pytest.raises(UsageError, match=says):
+        check_target(parse(SUM.replace(old, new)), 86)

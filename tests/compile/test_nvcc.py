@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.compile import nvcc
+from kernrec.compile import nvrtc as compiling
 from kernrec.compile.compiled import CompileError, CompileJob, FileRefusedError, NoCompilerError
 from kernrec.compile.nvcc import check_includes
 from kernrec.errors import UsageError
@@ -51,26 +52,26 @@ def test_timeout_stops_the_compilers_that_nvcc_started(tmp_path, monkeypatch):
     assert not (tmp_path / "late").exists()
 
 
+needs_nvcc = pytest.mark.skipif(nvcc.find_nvcc() is None, reason="there is no nvcc")
+
+
+@needs_nvcc
 def test_program_compiles_unmodified():
-    if nvcc.find_nvcc() is None:
-        pytest.skip("there is no nvcc")
     compiled = nvcc.compile_program(CompileJob(PROGRAM, 80, name="scale.cu"))
     assert "\t.loc\t1 7 " in compiled.ptx
     assert '.file\t1 "scale.cu"' in compiled.ptx
     assert [name for name in compiled.resources if "scale" in name]
 
 
+@needs_nvcc
 @pytest.mark.parametrize("include", ['"/etc/passwd"', "</etc/passwd>", '"../secret.h"'])
 def test_program_cannot_read_other_files(include):
-    if nvcc.find_nvcc() is None:
-        pytest.skip("there is no nvcc")
     with pytest.raises(FileRefusedError, match="no other file is read"):
         nvcc.compile_program(CompileJob(f"#include {include}\n{PROGRAM}", 80))
 
 
+@needs_nvcc
 def test_program_error_states_its_line():
-    if nvcc.find_nvcc() is None:
-        pytest.skip("there is no nvcc")
     with pytest.raises(CompileError, match=r"^scale\.cu:7: "):
         nvcc.compile_program(CompileJob(PROGRAM.replace("*= a", "*= b"), 80, name="scale.cu"))
 
@@ -120,20 +121,15 @@ def test_thousands_of_directives_are_scanned_in_linear_time(piece):
     check_includes(piece * (200_000 // len(piece)), "kernel.cu")
 
 
-def test_compiler_reads_only_cuda_headers(tmp_path):
+def test_compiler_reads_only_cuda_headers(nvrtc, tmp_path):
     """Without the include check, Landlock must still keep the compiling thread from opening the file."""
-    nvrtc = pytest.importorskip("kernrec.compile.nvrtc")
-    try:
-        sms = nvrtc.supported_sms()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
     (tmp_path / "secret.h").write_text("the password is 1234")
     source = f'#include "{tmp_path}/secret.h"\n__global__ void f() {{}}\n'
-    job = CompileJob(source, sms[0], {}, "kernel.cu")
+    job = CompileJob(source, 80, {}, "kernel.cu")
     with pytest.raises(CompileError, match="no other file is read"):
-        nvrtc.compile_alone(job)
+        compiling.compile_alone(job)
     with pytest.raises(CompileError) as past_the_check:
-        run_confined(lambda: nvrtc._compiled_here(job, []), nvrtc._readable())
+        run_confined(lambda: compiling._compiled_here(job, []), compiling._readable())
     has_landlock = run_confined(lambda: not readable(tmp_path / "secret.h"), ())
     if not has_landlock:
         pytest.skip("there is no Landlock on this machine")
@@ -142,16 +138,11 @@ def test_compiler_reads_only_cuda_headers(tmp_path):
     assert (tmp_path / "secret.h").read_text()  # the calling thread is not confined
 
 
-def test_cuda_headers_compile_in_the_confined_thread():
-    nvrtc = pytest.importorskip("kernrec.compile.nvrtc")
-    try:
-        sms = nvrtc.supported_sms()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    if not nvrtc.header_folders():
+def test_cuda_headers_compile_in_the_confined_thread(nvrtc):
+    if not compiling.header_folders():
         pytest.skip("no headers of CUDA are installed")
     source = '#include <cuda_fp16.h>\n#include "mma.h"\nextern "C" __global__ void f(half *x) { *x = *x + *x; }\n'
-    assert ".entry f(" in nvrtc.compile_alone(CompileJob(source, sms[0], {}, "kernel.cu")).ptx
+    assert ".entry f(" in compiling.compile_alone(CompileJob(source, 80, {}, "kernel.cu")).ptx
 
 
 def readable(path: Path) -> bool:

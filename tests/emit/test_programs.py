@@ -30,11 +30,6 @@ SHAPES = {
 LAYOUTS = {"conv2d": "nhwc", "attention": "bshd"}
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def answer(
     recommender: Recommender, op: str, shape: str, layout: str | None = None, dtype: str | None = None, gpu: str = "l4"
 ) -> Answer:

@@ -14,7 +14,7 @@ from kernrec.interop.triton_results import TEMPLATE, read_table
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.result import Answer
 from tests.helpers.command import run_here
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, beside
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -71,14 +71,7 @@ def test_expert_file_has_the_best_config_per_token_count(refuses):
     refuses(lambda: emit(recommended, "sglang:e=8,n=512,m=m - 64,device=NVIDIA A100-SXM4-80GB"))
 
 
-CALL = """
-grid = "grid"
-[arguments]
-a = { dtype = "f16", shape = [64, 128] }
-b = { dtype = "f16", shape = [128, 64] }
-c = { dtype = "f16", shape = [64, 64] }
-k = 128
-"""
+CALL = beside(__file__, "call.toml")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Test that recorded rows are imported as measurements of a given kernel only if they belong to it."""
+"""Test that recorded rows are imported as measurements of a kernel only if they belong to it, repeated rows merged."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_results import Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, Recording, import_bound
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
@@ -24,14 +24,7 @@ from tests.helpers.paths import beside
 
 Write = Callable[..., Path]
 
-SOURCE = """extern "C" __global__ void scale(const float *x, float *y, int n) {
-    __shared__ float tile[BX];
-    int i = blockIdx.x * BX + threadIdx.x;
-    tile[threadIdx.x] = i < n ? x[i] : 0.0f;
-    __syncthreads();
-    if (i < n) y[i] = TILE * tile[threadIdx.x];
-}
-"""
+SOURCE = beside(__file__, "bind.cu")
 SPEC = beside(__file__, "bind.toml")
 BX = {"tune_params_keys": ["bx", "tile"]}
 
@@ -201,3 +194,33 @@ def test_plausible_times_are_within_the_bounds(gpu):
         ceiling = ceiling_s(problem)
         assert ceiling is not None
         assert ceiling > 1000 * best
+
+
+ROWS = beside(__file__, "rows.csv")
+
+
+def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object) -> tuple[ImportSummary, list[float]]:
+    """Import rows; return the summary of the import and the stored times in seconds, ascending."""
+    path = folder / "rows.csv"
+    path.write_text(rows)
+    with Database.memory() as database:
+        stated = Recording(path, gpu="rtx3090", **recording)  # type: ignore[arg-type]
+        done = import_bound(database, stated, kernel, kernel.definition.problem())
+        times = [row["latency_s"] for row in database.rows("measurement") if row["latency_s"] is not None]
+        return done, sorted(float(str(time)) for time in times)
+
+
+def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
+    done, times = imported(kernel, tmp_path, ignored=("padding",))
+    assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
+    assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
+    note = "1 config had several times, up to a factor of 2.50 apart; the median of each was kept, 3 rows were skipped"
+    assert note in done.notes
+
+
+def test_all_unknown_columns_are_named(kernel, tmp_path):
+    rows = ROWS.replace("padding", "padding,swizzle,warmth").replace("ok", "1,2,ok")
+    with pytest.raises(UsageError) as raised:
+        imported(kernel, tmp_path, rows)
+    assert "columns 'padding', 'swizzle', 'warmth' are neither" in str(raised.value)
+    assert "--map ignore=padding,swizzle,warmth leaves them out" in str(raised.value)

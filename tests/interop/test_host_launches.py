@@ -169,3 +169,11 @@ def test_unknown_template_instance_is_named(tmp_path, refuses):
     (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
     refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
     refuses(lambda: draft_spec(source, LaunchWords()))
+
+
+def test_casts_vectors_and_offsets_are_followed():
+    text = """__global__ void f(float *x, float *y, int n) {}
+int main() { const size_t size = 1 << 12; thrust::device_vector<float> v(size); float *y; cudaMalloc(&y, 4 * size);
+f<<<static_cast<unsigned int>(size) / 256, 256>>>(thrust::raw_pointer_cast(v.data()), y + 8, int(size)); }"""
+    (launch,) = host_launches(text, "f", [("x", "f32"), ("y", "f32"), ("n", None)])
+    assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))

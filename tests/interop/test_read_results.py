@@ -1,10 +1,12 @@
-"""Test that the format of a results file is detected, and that other or damaged files are refused."""
+"""Test reading results of each tool, complete or cut off; other or damaged files are refused."""
 
 import copy
 import gzip
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,11 +14,15 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import json_document
+from kernrec.interop.import_results import import_results
+from kernrec.interop.json_document import read_text
 from kernrec.interop.read_results import read_config_list, read_results
-from kernrec.interop.results import StoredAs, to_measurements
+from kernrec.interop.results import ForeignResult, StatedProblem, StoredAs, to_measurements
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.measurement import Outcome
 from tests.helpers.foreign_files import cache, document, entry, result
+from tests.helpers.paths import beside
 
 Write = Callable[..., Path]
 
@@ -136,3 +142,213 @@ def test_autotune_cache_is_read_as_a_config_list(tmp_path):
 
 def test_file_that_is_not_a_config_list_gives_a_one_line_error(tmp_path, refuses):
     refuses(lambda document: read_config_list(written(tmp_path, document), ""), [[], {}, {"a": 1}, {"results": []}, 3])
+
+
+KTT = Path(__file__).with_name("samples") / "ktt.t4.json"
+
+
+def read_one(write: Write, timeunit: str | None = "milliseconds", **arguments: Any) -> ForeignResult:
+    metadata = {} if timeunit is None else {"timeunit": timeunit}
+    return read_results(write(document(result(**arguments), metadata=metadata))).results[0]
+
+
+def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
+    return [{"name": name, "value": value, "unit": unit} for name, (value, unit) in values.items()]
+
+
+@pytest.mark.parametrize(("timeunit", "unit", "seconds"), [
+    ("miliseconds", "", 0.5e-3),  # the misspelling occurs in benchmark_hub's files
+    ("milliseconds", "", 0.5e-3),
+    ("seconds", "", 0.5),
+    ("Microseconds", "", 0.5e-6),
+    ("seconds", "ns", 0.5e-9),
+])  # fmt: skip
+def test_time_unit_may_be_per_value_or_per_file(write, timeunit, unit, seconds):
+    result = read_one(write, timeunit, measurements=measured(time=(0.5, unit)))
+    assert result.latency_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("invalidity", "correctness", "outcome"), [
+    ("timeout", 0, "timeout"), ("compile", 1, "compile"), ("runtime", 0, "crash"), ("correctness", 0, "incorrect"),
+    ("constraints", 1, "constraint"), ("correct", 0, "incorrect"), ("correct", 1, "ok"),
+])  # fmt: skip
+def test_invalid_config_is_stored_with_its_reason(write, invalidity, correctness, outcome):
+    result = read_one(write, invalidity=invalidity, correctness=correctness)
+    assert result.outcome == outcome
+    assert (result.latency_s is None) is (outcome != "ok")
+    assert result.error == (None if outcome == "ok" else invalidity)
+
+
+def test_malformed_ktt_file_is_refused_in_one_line(write, refuses):
+    def refused(before: str, after: str) -> None:
+        path = write(KTT.read_text().replace(before, after))
+        read_results(path)
+
+    refuses(refused, [
+        ('"autotuner": "KTT"', '"autotuner": "other"'), ('"timeunit": "microseconds"', '"timeunit": ""'),
+        ("2026-03-05 09:04:43 UTC", "05.03.2026 UTC"), ('"registers": 12', '"registers": -1'),
+    ])  # fmt: skip
+
+
+def test_malformed_result_error_states_its_index(write, refuses):
+    refuses(lambda arguments: read_one(write, **arguments), [
+        {"timeunit": "fortnights"}, {"timeunit": None}, {"invalidity": "bad"}, {"configuration": None}, {"times": 3},
+        {"measurements": [1]}, {"measurements": [], "times": {}},
+        {"measurements": measured(time=(0.5, ""), energy=(1.0, "kWh"))},
+        {"measurements": measured(time=("RuntimeFailedConfig", ""))}, {"configuration": {}}, {"correctness": "yes"},
+    ])  # fmt: skip
+
+
+def test_truncated_t4_file_is_refused(write):
+    text = json.dumps(document(result(), result()))
+    for cut in range(1, len(text)):
+        with pytest.raises(UsageError, match=r"is cut short|lacks results|has T4 schema"):
+            read_results(write(text[:cut]))
+
+
+def test_decompression_bomb_is_refused_before_parsing(tmp_path, refuses):
+    def refused(bomb: Callable[[], bytes]) -> None:
+        path = tmp_path / "bomb.json"
+        path.write_bytes(bomb())
+        read_text(path)
+
+    refuses(refused, [
+        lambda: gzip.compress(b"[" + b" " * 80_000_000 + b"]", 1), lambda: b"[" + b"[]," * 8_000_000 + b"[]]",
+    ])  # fmt: skip
+
+
+CLBLAST: dict[str, Any] = json.loads(beside(__file__, "clblast.json"))
+TUNED_KTT: dict[str, Any] = json.loads(beside(__file__, "ktt.json"))
+
+
+def tuned(folder: Path, document: object) -> Path:
+    path = folder / "results.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_clblast_tuner_file_keeps_problem_and_measurements(tmp_path):
+    file = read_results(tuned(tmp_path, CLBLAST))
+    assert (file.tool, file.kernel, file.device, file.not_run) == ("CLBlast", "xgemm_1", "NVIDIA GeForce RTX 3060", 1)
+    assert [(dict(row.config), row.latency_s) for row in file.results] == [
+        ({"MWG": 64, "NWG": 64}, pytest.approx(620e-6)),
+        ({"MWG": 32, "NWG": 64}, pytest.approx(810e-6)),
+    ]
+    assert file.results[0].problem == StatedProblem("matmul", (("m", 1024), ("n", 512), ("k", 256)), "f32")
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        summary = import_results(database, tmp_path / "results.json", StatedProblem("matmul"))
+        assert (summary.added > 0, summary.gpu.name) == (True, "rtx3060")
+
+
+def test_ktt_json_is_read_with_its_failures(tmp_path):
+    file = read_results(tuned(tmp_path, TUNED_KTT))
+    good, wrong = file.results
+    assert (file.tool, file.device, good.kernel) == ("KTT", "NVIDIA GeForce RTX 3060", "nbody")
+    assert (dict(good.config), good.registers) == ({"GROUP": 64, "F": "x"}, 40)
+    assert good.latency_s == pytest.approx(310.5e-6)
+    assert (wrong.outcome, wrong.latency_s, wrong.error) == (Outcome.INCORRECT, None, "ValidationFailed")
+
+
+def test_damaged_json_of_ktt_gets_one_line(tmp_path, refuses):
+    refuses(lambda change: read_results(tuned(tmp_path, TUNED_KTT | change)), [
+        {"Metadata": {"TimeUnit": "Minutes"}}, {"Results": {}},
+        {"Results": [{"Configuration": [{"Name": "A", "Value": 1}], "Status": "Fine"}]},
+        {"Results": [{"Configuration": "A"}]},
+    ])  # fmt: skip
+
+
+def test_unsupported_formats_are_named(tmp_path, refuses):
+    def refused(text: str) -> None:
+        path = tmp_path / "tuned.json"
+        path.write_text(text)
+        read_results(path)
+
+    refuses(refused, [
+        '{"input": ["cuda", "dense_small_batch.cuda", []], "config": {}, "result": [[0.1], 0, 1, 1]}\n',
+        '{"i": ["cuda -model=t4", "conv2d_nchw.cuda"], "t": "", "v": 0.2}\n',
+        '{"_metadata": {"flashinfer_version": "0.6"}, "(\'fp4_gemm\')": ["Runner", 3]}',
+    ])  # fmt: skip
+
+
+MANY = [
+    entry(),
+    entry(tile=2, time=0.123456789, note='a "quoted" } brace, and ü'),
+    entry(bx=64, time="RuntimeFailedConfig", times=None),
+    entry(bx=128, time=1e-05, nvml_energy=0.0002),
+]
+
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+def read_tuned(write: Write, **arguments: Any) -> ForeignResult:
+    return read_results(write(cache(entry(**arguments)))).results[0]
+
+
+def test_times_are_read_as_milliseconds_and_other_fields_kept(write):
+    file = read_results(write(cache(entry())))
+    assert (file.tool, file.device, file.kernel) == ("Kernel Tuner", "NVIDIA GeForce RTX 3090", "vector_add")
+    assert (file.tunables, file.dropped) == (("bx", "tile"), 0)
+    (result,) = file.results
+    assert result.config == {"bx": 32, "tile": 1}
+    assert result.latency_s == pytest.approx(0.5e-3)
+    assert result.samples_s == pytest.approx((0.4e-3, 0.5e-3, 0.6e-3))
+    assert result.measured_at == datetime(2024, 5, 1, 12)
+    assert (result.outcome, result.energy_j) == ("ok", None)
+
+
+@pytest.mark.parametrize(("error", "outcome"), [
+    ("InvalidConfig", "constraint"), ("CompilationFailedConfig", "compile"), ("RuntimeFailedConfig", "crash"),
+    ("ErrorConfig", "crash"), ("TimeoutFailedConfig", "timeout"),
+])  # fmt: skip
+def test_error_instead_of_a_time_becomes_an_outcome_with_a_reason(write, error, outcome):
+    for arguments in ({"time": error}, {"__error__": error}):
+        result = read_tuned(write, **arguments)
+        assert (result.outcome, result.error, result.latency_s) == (outcome, error, None)
+
+
+@pytest.mark.parametrize(("arguments", "joules", "watts", "method"), [
+    ({"nvml_energy": 0.1}, 0.1, 200.0, "nvml_energy"),
+    ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
+    ({"nvml_power": 150.0}, 0.075, 150.0, "nvml_power x time"),
+    ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
+    ({"energy": 100.0}, None, None, None),  # 100 J would mean 200 kW, so the unit is not joules per launch
+])  # fmt: skip
+def test_energy_is_joules_per_launch_from_the_best_sensor(write, arguments, joules, watts, method):
+    result = read_tuned(write, **arguments)
+    assert result.energy_j == (None if joules is None else pytest.approx(joules))
+    assert result.power_w == (None if watts is None else pytest.approx(watts))
+    assert result.energy_method == method
+
+
+@pytest.mark.every(2)
+def test_cache_truncated_at_any_byte_yields_its_complete_entries(write):
+    text = cache(*MANY)
+    whole = read_results(write(text)).results
+    ends = [text.index(json.dumps(entry)) + len(json.dumps(entry)) for entry in MANY]
+    for cut in range(len(text)):
+        path = write(text[:cut])
+        complete = [end for end in ends if end <= cut]
+        if complete:
+            file = read_results(path)
+            assert file.results == whole[: len(complete)]
+            assert file.dropped == (text[complete[-1] : cut].strip(",}\n") != "")
+        else:
+            with pytest.raises(UsageError, match=r"cut short before its first|a T4 file") as caught:
+                read_results(path)
+            assert "\n" not in str(caught.value)
+
+
+def test_malformed_cache_is_refused_in_one_line(write, refuses):
+    def refused(text: str) -> None:
+        path = write(text)
+        read_results(path)
+
+    refuses(refused, [
+        cache(), cache(entry(time=-1.0)), cache(entry(time="fast")), cache(entry(times=[0.1, "x"])),
+        cache(entry(timestamp="yesterday")), cache(entry(bx=[1])), cache({"bx": 32, "time": 1.0}),
+        cache({"bx": 32, "tile": 1}), cache(entry(), tune_params_keys=[], tune_params={}),
+        cache(entry(), device_name="\x1b[2J"), cache(entry(), entry(tile=2)).replace('"tile": 2', '"tile" 2'),
+        cache(entry(time=float("nan"))), cache(entry()).replace("0.5,", "1e999,"),
+        cache(entry()).replace("0.5,", "9" * 5000 + ","),
+    ])  # fmt: skip

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernrec.compile import NoCompilerError, compile_source
-from kernrec.compile.nvrtc import compiler
+from kernrec.compile import compile_source
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
@@ -160,14 +159,6 @@ def smaller(name: str, folder: Path) -> Kernel:
     path = folder / f"{name}.json"
     path.write_text(text)
     return load_t1(path, FOLDER / f"{name}.cu")[0]
-
-
-@pytest.fixture(autouse=True)
-def nvrtc():
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(("name", "apart"), [("stencil2d", 0.0), ("filter2d", 0.0), ("dedisperse", 0.02)])

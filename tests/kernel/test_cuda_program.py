@@ -118,13 +118,7 @@ def test_kernels_and_their_parameters_are_read():
 
 @needs("tree_sitter_cuda")
 def test_bindings_of_another_package_are_host_code():
-    text = """#include <torch/extension.h>
-#define BIND(name) torch::Tensor name(torch::Tensor a) { f<<<1, 2>>>(a); return a; }
-__global__ void f(int *x) { *x = 1; }
-BIND(first)
-BIND(second)
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("first", &torch::first); }
-"""
+    text = beside(__file__, "bindings_of_another_package_are_host_code.cu")
     code = device_code(text).text
     assert "*x = 1" in code
     assert "\nBIND" not in code
@@ -156,3 +150,25 @@ def test_types_have_kernrec_names(ctype, element):
 def test_pointer_that_is_only_written_is_an_output(body, output):
     source = f"__global__ void k(const int* x, int* y, int n) {{ int i = 0; {{ {body} }} }} void f(int* y) {{ y = y; }}"
     assert is_only_assigned(source, "k", "y") == output
+
+
+@pytest.mark.parametrize(("source", "names"), [("", ["x"]), ("#define MORE\n", ["x", "y"])])
+def test_parameter_of_an_undefined_macro_is_no_parameter(source, names):
+    source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#endif\n) { *x = 1; }"
+    (signature,) = signatures(source)
+    assert [parameter.name for parameter in signature.parameters] == names
+
+
+@needs("tree_sitter_cuda")
+def test_multiline_bindings_and_the_register_keyword_are_removed():
+    text = """#define BIND(name, type) \\
+    void name(torch::Tensor a) { f<<<1, 2>>>(a.data_ptr()); }
+__global__ void f(int *x) { register int i = 1; *x = i; }
+BIND(first, torch::kFloat32)
+BIND(second, torch::kHalf);
+int main() {}
+"""
+    code = device_code(text).text
+    assert "*x = i" in code
+    assert "register" not in code
+    assert "kFloat32" not in code

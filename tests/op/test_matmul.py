@@ -44,16 +44,6 @@ def test_batch_is_a_series_of_separate_matmuls(m, n, k, batch, layout):
     assert (many.flops, many.bytes) == (batch * single.flops, batch * single.bytes)
 
 
-@given(sizes, sizes, st.integers(1, 16))
-def test_matvec_equals_a_matmul_with_transposed_weights(m, k, n):
-    matvec = find_op("matvec").problem(m=m, k=k, n=n)
-    matmul = MATMUL.problem(None, "nt", m=n, n=m, k=k)
-    assert (matvec.flops, matvec.bytes) == (matmul.flops, matmul.bytes)
-    tensors = inputs(matvec)
-    y, c = reference(matvec, tensors)["y"], reference(matmul, {"a": tensors["x"], "b": tensors["a"]})["c"]
-    assert_allclose(y, c, atol=1e-14)
-
-
 def _activated(activation: int, values: list[float]) -> np.ndarray:
     """Return the activation of `values`, computed by 1 x 1 products with 1."""
     problem = MATMUL.problem("f64", m=len(values), n=1, k=1, activation=activation)

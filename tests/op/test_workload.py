@@ -7,13 +7,7 @@ from math import prod
 import pytest
 
 from kernrec.op.workload import load_workload, workload, workloads
-from tests.helpers.paths import ROOT
-
-EXPECTED = (
-    "bert-base", "gpt2", "llama-3-70b-decode", "llama-3-70b-prefill", "llama-3-8b-decode", "llama-3-8b-prefill",
-    "mixtures-of-experts", "mobilenetv2", "qwen3-30b-a3b-decode", "qwen3-30b-a3b-prefill", "resnet50",
-    "stable-diffusion-unet", "vgg16", "vit-l-16",
-)  # fmt: skip
+from tests.helpers.paths import ROOT, beside
 
 # Published parameter counts, less the parameters that are not weights of convolution or linear layers. Sources:
 # torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for BERT-base the
@@ -51,13 +45,13 @@ NORMALIZATION |= {"llama-3-70b-prefill": 161 * 8_192, "vit-l-16": 49 * 2_048}
 NORMALIZATION |= {"qwen3-30b-a3b-decode": 97 * 2_048 + 48 * 256}
 
 
-@pytest.fixture(params=EXPECTED)
+@pytest.fixture(params=sorted(WEIGHTS))
 def each(request):
     return workload(request.param)
 
 
 def test_every_shipped_workload_is_tested_here():
-    assert workloads() == EXPECTED
+    assert workloads() == tuple(sorted(WEIGHTS))
 
 
 def test_layers_add_up_to_the_published_flops(each):
@@ -106,15 +100,7 @@ def test_workload_is_found_by_loose_spelling():
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
 
-HEAD = """
-name = "x"
-title = "t"
-source = "s"
-covers = "c"
-published_flops = 1
-published_source = "p"
-tolerance = 0.0
-"""
+HEAD = beside(__file__, "workload_head.toml")
 
 
 def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):

@@ -19,6 +19,7 @@ from kernrec.profile.cache_behavior import (
 )
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.execution.watched import BlockTrace
+from tests.helpers.paths import beside
 
 LINE = 4  # sectors per cache line
 
@@ -88,15 +89,7 @@ def test_stores_take_space_between_repeated_loads():
     assert dict(again_metrics(trace(row))) == {}
 
 
-SOURCE = """
-extern "C" __global__ void tiles(const float* a, const float* b, float* c, int rows, int columns, int band) {
-    int inside = blockIdx.x % (band * columns), first = blockIdx.x / (band * columns) * band;
-    int row = first + inside % band, column = inside / band;
-    float sum = a[row * blockDim.x + threadIdx.x] + b[column * blockDim.x + threadIdx.x];
-    __syncthreads();
-    c[(row * columns + column) * blockDim.x + threadIdx.x] = sum;
-}
-"""
+SOURCE = beside(__file__, "cache_behavior.cu")
 ROWS, COLUMNS, THREADS = 32, 16, 64
 
 

@@ -46,12 +46,7 @@ def test_sample_is_exact_if_work_depends_on_the_position_per_axis(grid):
 
 
 SPEC = beside(__file__, "sample_profile.toml")
-SOURCE = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    if (i < n && x[i] > 0.0f) y[i] = x[i + where[i]] + x[i + 32];
-}
-"""
+SOURCE = beside(__file__, "sample_profile.cu")
 
 
 def metrics(
@@ -76,14 +71,7 @@ def test_data_dependent_branches_use_values_and_are_marked(nvrtc, tmp_path):
     assert every["depends.load"] == 1
 
 
-IDLE_END = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x, place = i;
-    float sum = 0.0f;
-    if (i < n - THREADS) for (int k = 0; k < 5000; k++) { place = where[place]; sum += x[place]; }
-    y[i] = sum;
-}
-"""
+IDLE_END = beside(__file__, "idle_end.cu")
 
 
 @pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 63 / 64)])

@@ -1,14 +1,14 @@
-"""Test that each claimed op is answered on every GPU, and that errors list the supported ops and types."""
+"""Test that each claimed op is answered on every GPU at a plausible speed, and that errors list supported types."""
 
 from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
 
-from kernrec.gpu import GPU, all_gpus
+from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import all_kernels
 from kernrec.op.dtype import math_dtype
-from kernrec.recommender import Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from tests.helpers.depth import DEEP
 
 SHAPES = {
@@ -19,11 +19,6 @@ SHAPES = {
     "elementwise": {"n": 4096},
 }
 ROWS = {"rows": 64, "columns": 512}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 OPS = sorted({kernel.op for kernel in all_kernels()})
@@ -75,3 +70,48 @@ def test_unsupported_shape_suggests_a_nearby_one(recommender):
         answer = recommender.recommend("attention", "h200", heads | {"head_dim": 257}, dtype)
         assert (answer.no_kernel or "").endswith("on h200-sxm; there is one for head_dim of at most 256")
         assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).recommendations
+
+
+FASTEST = Query(Objective.LATENCY, top=1)
+WIDE = {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}
+FIRST = {"n": 8, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3}
+GROUPED = {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 32}
+DEPTHWISE = {"n": 64, "c": 96, "h": 112, "w": 112, "k": 96, "r": 3, "s": 3, "padding": 1, "groups": 96}
+DILATED = {"c": 61, "h": 20, "w": 19, "k": 61, "r": 3, "s": 3, "padding": 2, "dilation": 2, "groups": 61}
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "rtx4090", "b200"])
+def test_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
+    for dims in (WIDE, FIRST, GROUPED, DEPTHWISE, DILATED):
+        assert recommender.recommend("conv", gpu, dims, dtype, layout, FASTEST).best.latency_s.value > 0
+
+
+@pytest.mark.parametrize(("gpu", "least", "most"), [("rtx4090", 0.5, 0.95), ("rtx3090", 0.5, 0.97), ("a100", 0.5, 0.9)])
+def test_wide_f16_layers_keep_tensor_cores_busy(recommender, gpu, least, most):
+    answer = recommender.recommend("conv", gpu, WIDE, "f16", "nhwc", FASTEST)
+    card = find_gpu(gpu)
+    peak = 2 * card.tensor_fma_per_clk_sm["f16"] * card.sms * card.tensor_clock_hz
+    assert answer.best.kernel.name == "conv2d_implicit_gemm_mma"
+    assert least <= answer.problem.flops / answer.best.latency_s.value / peak <= most
+
+
+PROMPT = {"heads": 32, "queries": 2048, "keys": 2048, "head_dim": 128, "causal": 1}
+DECODE = {"batch": 8, "heads": 32, "kv_heads": 8, "queries": 1, "keys": 4096, "head_dim": 64}
+ODD_HEADS = {"heads": 8, "queries": 512, "keys": 512, "head_dim": 72}
+PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
+
+
+@pytest.mark.parametrize("gpu", ["t4", "rtx2080ti"])
+@pytest.mark.parametrize(("op", "dims", "kernel"), [
+    ("matmul", PRODUCT, "matmul_mma"), ("conv2d", WIDE, "conv2d_implicit_gemm_mma"),
+    ("conv2d", FIRST, "conv2d_implicit_gemm_mma"), ("attention", PROMPT, "attention_mma"),
+    ("attention", DECODE, "attention_mma"), ("attention", ODD_HEADS, "attention_mma"),
+])  # fmt: skip
+def test_f16_uses_tensor_cores_and_takes_at_most_two_thirds_of_f32(gpu, op, dims, kernel):
+    # Once, f16 on a T4 took longer than f32 for a convolution, and as long for attention.
+    recommender, query = Recommender([]), Query(Objective.LATENCY, top=1)
+    half, single = (recommender.recommend(op, gpu, dims, dtype, None, query).best for dtype in ("f16", "f32"))
+    assert half.kernel.name == kernel
+    assert half.latency_s.value < 2 / 3 * single.latency_s.value

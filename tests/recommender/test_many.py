@@ -16,11 +16,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
 @pytest.mark.parametrize("op", SHAPES)
 @pytest.mark.parametrize("gpu", ["h200", "t4"])

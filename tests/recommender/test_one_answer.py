@@ -101,11 +101,6 @@ def drawn_question(number: int) -> Question:
         return Question(number, gpu, op, dtype, layout, dims)
 
 
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
 def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], question: Question) -> None:
     """Compare the fields that both answers have; the page rounds costs to five digits."""
     rounding = 5e-5 if entry == "page" else 1e-9

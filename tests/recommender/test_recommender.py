@@ -1,21 +1,21 @@
-"""Test recommendations from the shipped database and the baselines they are compared with."""
-
-import json
+"""Test recommendations from the shipped database, their costs, comparisons and shared ranks."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.emit.sources import cuda_source
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.analytical.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
+from kernrec.recommender.answer import build_recommendations
 from kernrec.recommender.candidates import candidate_set
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.explain.report import report
+from kernrec.recommender.result import Place
 from kernrec.store import Evidence, shipped_profiles
+from kernrec.util.engine import query as engine
 from tests.helpers.depth import DEEP, few_examples
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
@@ -28,11 +28,6 @@ convs = st.fixed_dictionaries(
         "stride": st.integers(1, 2), "padding": st.integers(0, 2),
     }
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 PREDICTED = [gpu for gpu in all_gpus() if gpu.sm >= 75]
@@ -167,27 +162,9 @@ def test_lower_power_limit_is_slower_and_draws_less(recommender):
     assert answers[2].clock_hz < answers[0].clock_hz
 
 
-def test_answer_survives_json(recommender):
-    answer = recommender.recommend("conv2d", "l4", CONV)
-    read = json.loads(json.dumps(answer.as_dict()))
-    assert read["recommendations"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
-    assert read["recommendations"][0]["source"] == "predicted"
-
-
 @pytest.mark.parametrize("shape", [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 8192, "k": 1}, {"m": 3, "n": 1, "k": 99991}])
 def test_degenerate_problems_have_answers(recommender, shape):
     assert recommender.recommend("matmul", "t4", shape).best.latency_s.value > 0
-
-
-def test_emitted_source_compiles_unchanged(recommender):
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    from kernrec.compile import compile_source
-
-    best = recommender.recommend("conv", "rtx3090", CONV, query=Query(Objective.LATENCY)).best
-    source = cuda_source(best)
-    compiled = compile_source(source, best.gpu.sm)
-    assert f"<<<dim3({', '.join(map(str, best.launches[0].grid))})" in source
-    assert {launch.entry for launch in best.launches} <= compiled.resources.keys()
 
 
 def test_impossible_query_is_refused(refuses):
@@ -206,6 +183,12 @@ def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommende
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
+def test_note_says_that_times_at_the_power_limit_are_of_short_runs(recommender):
+    slowed, free = at_limit(recommender, 250.0), at_limit(recommender, 450.0)
+    assert (slowed.best.bottleneck, free.best.bottleneck != "power limit") == ("power limit", True)
+    assert [any("short runs" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
+
+
 def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recommender):
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
@@ -218,3 +201,65 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
         recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=300.0))
     with pytest.raises(UsageError, match="accepts 100 to 300 W"):
         recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))
+
+
+@pytest.fixture(scope="module")
+def candidates():
+    problem, gpu = find_op("matmul").problem(m=512, n=512, k=512), find_gpu("a100")
+    points = [DEFAULT_POINT, OperatingPoint(200.0)]
+    tables = Recommender([]).context.tables(problem, gpu)
+    return candidate_set(tables, problem, points, Evidence(), whole_space=True)
+
+
+def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):
+    position = candidates.fastest
+    (recommendation,) = build_recommendations(candidates, [(1, position)], Objective.ENERGY)
+    latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
+    assert recommendation.power_limit_w == 200.0
+    assert recommendation.versus_fastest.slowdown == latency[1] / latency[0] - 1.0
+    assert recommendation.versus_fastest.energy_saved == 1.0 - energy[1] / energy[0]
+
+
+@pytest.mark.parametrize("pick", [(2, 0), (-1, 0), (0, -1), (0, 1 << 40)])
+def test_picks_outside_the_candidates_are_refused(candidates, pick):
+    with pytest.raises((ValueError, IndexError)):
+        build_recommendations(candidates, [pick], Objective.LATENCY)
+
+
+def test_predictions_have_an_approximate_rank(candidates):
+    order = candidates.latency_s[0].argsort()[:3].tolist()
+    recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)
+    assert [str(recommendation.place) for recommendation in recommendations] == ["~1", "~2", "~3"]
+    assert recommendations[0].latency_s.low < recommendations[0].latency_s.value < recommendations[0].latency_s.high
+
+
+def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Place]:
+    return [Place(*rank) for rank in engine.ranks(intervals, exact)]
+
+
+drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
+
+
+def shown(*drawn: tuple[float, float, bool]) -> list[str]:
+    return [str(place) for place in places([(low, high) for low, high, _ in drawn], [exact for *_, exact in drawn])]
+
+
+def test_tie_is_with_the_first_of_the_group():
+    assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
+
+
+@given(drawn_choices)
+def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
+    ordered = sorted(drawn)
+    intervals = [(value - width, value + width) for value, width, _ in ordered]
+    ranks = places(intervals, [exact for *_, exact in ordered])
+    numbers = [place.number for place in ranks]
+    assert not numbers or numbers[0] == 1
+    exact = [place.number for place in ranks if place.exact]
+    assert exact == sorted(exact)
+    for number, place in enumerate(ranks, start=1):
+        assert place.number <= number
+        assert place.exact or place.number == number
+        if place.number < number:
+            assert place.ambiguous
+            assert ranks[place.number - 1].ambiguous

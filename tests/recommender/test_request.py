@@ -1,11 +1,11 @@
-"""Test requests and their operating points."""
+"""Test requests, their operating points, and queries limited to one source."""
 
 import pytest
 
 import kernrec
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.answer import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.request import (
@@ -32,11 +32,6 @@ def test_request_names_an_op_or_a_kernel():
 
 
 ROWS = {"rows": 8192, "columns": 4096}
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 def test_sweep_limits_are_valid_and_below_the_default():
@@ -118,3 +113,29 @@ def test_power_bound_selects_the_same_config_as_the_limit(recommender):
     limited = Query(Objective.LATENCY, power_limit_w=250.0, top=1)
     assert best.latency_s == recommender.recommend("matmul", "rtx4090", shape, "f16", "nn", limited).best.latency_s
     assert op_points(find_gpu("rtx4090"), Query(Objective.LATENCY, max_power_w=5000.0)) == (DEFAULT_POINT,)
+
+
+PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
+
+
+@pytest.mark.parametrize("source", ["predicted", "learned"])
+def test_every_row_and_baseline_has_the_requested_source(recommender, source):
+    answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query("latency", source=source))
+    assert answer.recommendations
+    assert {row.source for row in (*answer.recommendations, *answer.beside)} == {source}
+    assert {baseline.source for baseline in answer.baselines} <= {source}
+
+
+def test_python_and_command_line_accept_a_source(refuses):
+    answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="predicted", **PRODUCT)
+    best = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", **PRODUCT).best
+    assert {row.source for row in answer.recommendations} == {"predicted"}
+    assert answer.baselines == ()
+    many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="predicted", **PRODUCT)
+    assert many.sources == ("predicted",)
+    assert best.source in ("predicted", "learned")
+    refuses(lambda: kernrec.recommend("matmul", "h200", source="predictd", **PRODUCT))
+
+
+def test_source_of_0_1_0_names_its_new_name(refuses):
+    refuses(lambda former: Query(source=former), ["prior", "recorded"])

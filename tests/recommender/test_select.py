@@ -10,7 +10,7 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import Picked
@@ -19,7 +19,6 @@ from kernrec.recommender.select import bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
 from kernrec.util.engine import query as engine
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
 
 
 def selected(
@@ -33,18 +32,18 @@ def selected(
     return result
 
 
-def test_each_candidate_is_selected_once_at_its_best_point() -> None:
+def test_each_candidate_is_selected_once_at_its_best_point():
     costs = [[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]]
     assert selected(*costs, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
     assert selected(*costs, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
     assert selected(*costs, Query(Objective.EDP, top=1)) == [(1, 1)]
 
 
-def test_front_covers_configs_and_points() -> None:
+def test_front_covers_configs_and_points():
     assert selected([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]], Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_bounds_are_kept_and_unreachable_ones_refused(refuses: Refuses) -> None:
+def test_bounds_are_kept_and_unreachable_ones_refused(refuses):
     costs = [[1.0, 2.0, 4.0]], [[400.0, 400.0, 100.0]]
     assert selected(*costs, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
     assert selected(*costs, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
@@ -105,11 +104,6 @@ PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
 """Tunables of matmul that do not change the machine code."""
 COMMAND = ["recommend", "--op", "matmul", "--dtype", "f16", "--shape", "m=2048,n=2048,k=2048"]
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "h200"])

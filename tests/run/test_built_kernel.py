@@ -39,11 +39,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
-
-
-@pytest.fixture(scope="module")
 def driver():
     return EmulatingDriver(find_gpu(GPU).sm)
 

@@ -1,4 +1,4 @@
-"""Test that measurements survive journal and database unchanged, and that old schemas' columns are read."""
+"""Test that measurements survive journal and database unchanged, old schemas' columns are read, and identities."""
 
 import json
 from datetime import datetime
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.op import find_op
-from kernrec.store import Database
+from kernrec.store import Database, canonical_json, content_hash
 from kernrec.store.measurement import (
     CodeInfo,
     DeviceReport,
@@ -80,7 +80,7 @@ measurements = st.builds(
 
 
 @given(measurements)
-def test_measurement_survives_journal_and_columns(measurement: Measurement) -> None:
+def test_measurement_survives_journal_and_columns(measurement):
     assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement
     assert Measurement.from_columns(measurement.columns()) == measurement
     report = measurement.report
@@ -89,7 +89,7 @@ def test_measurement_survives_journal_and_columns(measurement: Measurement) -> N
 
 @few_examples(15)
 @given(st.lists(measurements, min_size=1, max_size=4))
-def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
+def test_measurements_survive_the_database(chosen):
     with Database.memory() as database:
         keys = database.add_measurements(chosen)
         again = database.measurements()
@@ -100,7 +100,7 @@ def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
         assert database.altered() == []
 
 
-def test_leaf_fields_equal_the_table_columns(row) -> None:
+def test_leaf_fields_equal_the_table_columns(row):
     with Database.memory() as database:
         database.add_measurements([Measurement.from_columns(row())])
         columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
@@ -168,7 +168,7 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
 
 @pytest.mark.every(2)
 @pytest.mark.usefixtures("read_here")
-def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None:
+def test_migrated_schema_3_database_gives_the_same_answers(old_database):
     path, views = old_database
     with Database.open(path) as database:
         assert {view: [without_writer(r) for r in rows_of(database, view)] for view in views} == views
@@ -177,7 +177,7 @@ def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None
 
 
 @pytest.mark.usefixtures("read_here")
-def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row) -> None:
+def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row):
     path, _ = old_database
     with Database.open(path) as database:
         assert database.altered() == []
@@ -191,3 +191,26 @@ def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row) -> None:
     assert by_session["replay"]["measured_by"] == "kernrec 0.1.0"
     expected = [Measurement.from_columns(row(**arguments)) for arguments in TODAY]
     assert all(measurement in expected for measurement in migrated)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), values))
+def test_mapping_order_does_not_matter(mapping):
+    assert canonical_json(dict(reversed(mapping.items()))) == canonical_json(mapping)
+
+
+def test_hashes_are_stable_between_versions():
+    assert content_hash({"block_m": 64, "split_k": 1}) == "2cbc6e17f022c221"
+    assert len(content_hash([1, 2.5, None, "é"], digits=32)) == 32
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_have_no_identity(value):
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical_json(value)

@@ -1,5 +1,9 @@
-"""Test the scripts in `tools`: build and training scripts, benchmarks, exclusions and compiler variation."""
+"""Test the scripts in `tools`, and the experiments of `tools/evidence` on made-up cases."""
 
+import gzip
+import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,10 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from build_database import carry, same_code
+from equal_answers import PINNED, Change, json_differences
+from evidence.cases import Cases, held_out, joined, read_cases, report
+from evidence.experiments import intervals, library
+from evidence.metrics import agreement, coverage, recommendations
 from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
 from profile_files import within_compiler_variation
 
-from kernrec.kernel import find_kernel
+from kernrec.errors import UsageError
+from kernrec.kernel import find_kernel, load_kernel
+from kernrec.op import all_ops
 from kernrec.store import Database, ProfileRow
 from tests.helpers.command import environment
 from tests.helpers.paths import RECORDINGS, ROOT, TOOLS
@@ -18,8 +28,9 @@ from tests.helpers.recording import make_recording
 
 
 def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, f"tools/{name}.py", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    """Run a script, or the experiments of the folder `evidence`."""
+    command = [sys.executable, f"tools/{name}{'' if name == 'evidence' else '.py'}", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
 
 
 @pytest.mark.parametrize(("plan", "least"), [("broad", 40), ("truth", 8)])
@@ -128,20 +139,203 @@ LITTLE: dict[str, tuple[str, ...]] = {
 }
 
 
-def bench(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(TOOLS / "bench.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
-
-
 def test_benchmarks_are_listed():
-    assert {line.split()[0] for line in bench().stdout.splitlines()} == {*LITTLE}
+    assert {line.split()[0] for line in tool("bench").stdout.splitlines()} == {*LITTLE}
 
 
 @pytest.mark.slow
 @pytest.mark.every(6)
 @pytest.mark.parametrize("name", LITTLE)
 def test_benchmark_prints_its_figures(name):
-    done = bench(name, *LITTLE[name])
+    done = tool("bench", name, *LITTLE[name])
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1), done.stderr  # status 1: a busy machine missed an aim
     assert len(done.stdout.splitlines()) >= 2
+
+
+@pytest.mark.every(3)
+@pytest.mark.slow
+def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
+    some = "--queries", 40, "--seed", 3
+    itself = tool("equal_answers", "--before", ROOT, *some)
+    assert itself.returncode == 0, itself.stdout + itself.stderr
+    assert re.match(r"40 queries \([1-9]\d* of several shapes, [1-9]\d* about a kernel\): 40 equal, 0 ", itself.stdout)
+    shutil.copytree(ROOT / "kernrec", tmp_path / "kernrec")
+    for name in ("db", "datasets"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for catalog in (tmp_path / "kernrec" / "gpu" / "catalog").glob("*.toml"):
+        catalog.write_text(
+            re.sub(r"\bboost = (\d+)", lambda clock: f"boost = {int(clock[1]) + 1}", catalog.read_text())
+        )
+    other = tool("equal_answers", "--before", tmp_path, *some)
+    assert other.returncode == 1, other.stderr
+    assert re.search(r"latency_s is [\de.-]+, now [\de.-]+\n", other.stdout)
+    equal, different = map(int, re.findall(r"(\d+) (?:equal|different)", other.stdout))
+    assert equal + different == 40
+    assert different > 20
+
+
+def test_folder_that_is_not_a_checkout_is_refused_in_one_line(tmp_path):
+    done = tool("equal_answers", "--before", tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
+
+
+def test_release_missing_from_history_is_skipped():
+    done = tool("equal_answers", "--release", "0.0.9")
+    assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
+
+
+def test_change_covers_only_its_queries_and_paths():
+    change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
+    query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
+    assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
+    assert not change.covers(query, ".choices[0].energy_j is 1.0, now 2.0")
+    assert not change.covers(query | {"op": "conv2d"}, ".choices[0].latency_s is 1.0, now 2.0")
+    of_kernel = {"gpu": "l4", "dtype": "f32"}
+    assert change.covers(of_kernel | {"kernel": "reduce_rows"}, ".latency_s is 1.0, now 2.0")
+    assert not change.covers(of_kernel | {"kernel": "softmax_rows"}, ".latency_s is 1.0, now 2.0")
+
+
+@pytest.mark.parametrize(("before", "now", "differences"), [
+    ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-13, "x"]}, []),
+    ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-11, "y"]}, [".a[0] is 1.0, now 1.00000000001", ".a[1] is 'x', now 'y'"]),
+    ({"slowdown": 1e-9}, {"slowdown": 1e-9 + 1e-16}, []),
+    ({"slowdown": 1e-9}, {"slowdown": 2e-9}, [".slowdown is 1e-09, now 2e-09"]),
+    ({"a": 1e-9}, {"a": 1e-9 + 1e-16}, [".a is 1e-09, now 1.0000001e-09"]),
+    ({"a": float("nan")}, {"a": float("nan")}, []), ({"a": float("inf")}, {"a": 1e308}, [".a is inf, now 1e+308"]),
+    ({"a": 1}, {"a": True}, [".a is 1, now True"]), ({"a": None}, {"a": 0}, [".a is None, now 0"]),
+    ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
+    ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
+])  # fmt: skip
+def test_differences_are_listed_by_path(before, now, differences):
+    assert list(json_differences(before, now)) == differences
+
+
+@pytest.mark.parametrize(("difference", "covered"), [
+    (".choices[0].latency_s is 1e-05, now 1.4e-05", True), (".choices[0].latency_s is 1e-05, now 6e-06", False),
+    (".choices[0].slowdown is 0.0, now 0.3", True), (".choices[0].latency_s is 1e-05, now None", False),
+])  # fmt: skip
+def test_change_with_bound_covers_only_numbers_within_it(difference, covered):
+    change = Change("baselines scale a lead", r"^\.choices", most=1.5)
+    assert change.covers({"op": "matvec", "gpu": "l4", "dtype": "f16"}, difference) is covered
+
+
+def test_pinned_answers_are_of_every_op():
+    queries = [query for some in json.loads(gzip.decompress(PINNED.read_bytes()))["queries"] for query in some]
+    assert {query.get("op") or find_kernel(query["kernel"]).op for query in queries} == {op.name for op in all_ops()}
+    assert any("shapes" in query for query in queries)
+
+
+NEED_DATA = ("counters", "fit-power", "library", "power", "prior", "refine", "search", "triton")
+NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
+
+
+def table_rows(text: str, start: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith(start)]
+
+
+def test_every_experiment_is_listed_on_one_line():
+    lines = tool("evidence").stdout.splitlines()
+    assert {line.split()[0] for line in lines} == NAMES
+    assert all(line.endswith(".") for line in lines)
+
+
+@pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("prior", "--sets", "gem")])
+def test_unknown_experiment_option_or_set_is_refused(words):
+    done = tool("evidence", *words)
+    assert done.returncode == 2
+    assert words[0] != "prior" or "'gem'; did you mean gemm?" in done.stderr
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name", NEED_DATA)
+def test_experiment_without_recordings_reports_what_it_skipped(name, tmp_path):
+    done = tool("evidence", name, "--data", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "skipped" in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
+def test_library_is_close_to_tuned_matmuls(capsys):
+    library.run(RECORDINGS, only=["tuned Triton"])
+    (row,) = table_rows(capsys.readouterr().out, "f16 matmul, tuned Triton")
+    assert row[4:6] == ["rtx3090", "21"]
+    assert 0.9 < float(row[9]) < 1.15
+
+
+@pytest.mark.parametrize("spec", sorted((TOOLS / "evidence/recordings/kernels").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
+    text = spec.read_text()
+    entry = next(line.split('"')[1] for line in text.splitlines() if line.startswith("entry"))
+    (tmp_path / f"{spec.stem}.cu").write_text(f"__global__ void {entry}() {{}}")
+    (tmp_path / "kernel.toml").write_text(text)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    assert kernel.sampled
+    assert kernel.declares_problem
+
+
+def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
+    """Return cases with a predicted time of 1 s and a recorded time of exp(error) seconds."""
+    columns = {name: np.full(len(errors), value) for name, value in more.items()}
+    columns |= {"regime": np.full(len(errors), "core"), "free_s": np.ones(len(errors))}
+    return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
+
+
+def test_metrics_score_ranking_and_level():
+    recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
+    assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
+                                "ratio": pytest.approx(2.0)}  # fmt: skip
+    assert recommendations(twice)["first"] == "1.000"
+    assert coverage(twice) == {"inside": "100.0%", "width": pytest.approx(2.0)}
+    reverse = Cases.single("k", "g", "p", recorded, recorded[::-1])
+    assert (recommendations(reverse)["first"], recommendations(reverse)["of 5"]) == ("0.200", "1.000")
+
+
+def test_cases_can_be_split_written_and_read(tmp_path, capsys):
+    cases = joined([made_up("k", "a", np.zeros(3)), made_up("l", "b", np.full(2, np.log(2.0)))])
+    assert [(name, mask.sum()) for name, mask in held_out(cases, "gpu")] == [("a", 3), ("b", 2)]
+    cases.write(tmp_path / "cases.json")
+    again = read_cases([tmp_path / "cases.json"])
+    assert again.error == pytest.approx(cases.error)
+    report("title", again, ("kernel", "gpu"), agreement)
+    assert [row[:3] for row in table_rows(capsys.readouterr().out, "l ")] == [["l", "b", "2"]]
+    with pytest.raises(UsageError, match="there is no file"):
+        read_cases([tmp_path / "none.json"])
+
+
+@pytest.mark.every(4)
+def test_intervals_cover_held_out_kernels(tmp_path, capsys):
+    """Every kernel is off by a fifth on one of two GPUs, and one config of sixty by a tenth more on each."""
+    errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
+    parts = [made_up(f"k{number}", gpu, each) for number in range(40) for gpu, each in errors.items()]
+    paths = [tmp_path / "0.json", tmp_path / "1.json"]
+    for part, path in enumerate(paths):
+        joined(parts[part::2]).write(path)
+    intervals.run(paths, locked=True)
+    text = capsys.readouterr().out
+    assert table_rows(text, "core ")[0][:6] == ["core", "40", "4800", "core", "1.22", "1.00"]
+    assert table_rows(text, "DRAM ")[0][1:6] == ["0", "0", "all", "1.22", "1.00"]
+    time, ratio = table_rows(text, "a kernel ")
+    assert time[2:6] == ["time", "40", "1.22", "99.2%"]
+    assert ratio[2:6] == ["ratio", "40", "1.00", "96.7%"]
+
+
+@pytest.mark.every(4)
+def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
+    """Time errors change energy by a fifth, power errors by a tenth; each error occurs on only one GPU."""
+    times, powers = [], []
+    for number in range(40):
+        for gpu, level in (("a", 0.2), ("b", 0.0)):
+            more = {"energy at predicted": level, "energy at free": level, "predicted_j": 1.0, "free_j": 1.0}
+            more["recorded_j"] = np.exp(0.35) if number == 0 else np.nan
+            times.append(made_up(f"k{number}", gpu, np.zeros(3), **more))
+            powers.append(made_up(f"p{number}", gpu, np.full(3, level / 2)))
+    joined(times).write(tmp_path / "prior.json")
+    joined(powers).write(tmp_path / "power.json")
+    intervals.run([tmp_path / "prior.json"], tmp_path / "power.json")
+    text = capsys.readouterr().out
+    assert table_rows(text, "core ")[0][6:8] == ["1.35", "1.00"]
+    by_part = [row for row in table_rows(text, "a kernel, by its") if row[5] == "energy"]
+    assert [row[6:9] for row in by_part] == [["40", "1.35", "100.0%"]] * 2
+    assert text.splitlines()[-1].split() == ["6", "1.42", "0%", "100%"]

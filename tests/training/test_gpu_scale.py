@@ -98,7 +98,7 @@ def test_rows_of_a_slow_gpu_add_information_without_bias(truth, tmp_path):
 
     def factors(data: Dataset) -> np.ndarray:
         model = train(data)
-        ratio, _ = model.log_ratio(model.rows(new.groups[0].inputs), True, None)
+        ratio, _ = model.log_ratio(new.groups[0].inputs)
         return np.exp(ratio["latency"]) * new.groups[0].inputs.latency_s / new.groups[0].latency_s
 
     alone = factors(loaded(tmp_path / "alone.duckdb", {}, ann))

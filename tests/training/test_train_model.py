@@ -13,6 +13,7 @@ from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
+from kernrec.model.learn.model import least_log_ratio
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -32,7 +33,7 @@ def model():  # type: ignore[no-untyped-def]
 @pytest.mark.every(2)
 def test_known_residual_is_recovered_on_held_out_problems(model):  # type: ignore[no-untyped-def]
     inputs = simulated_inputs(200, 99_999)
-    ratios, _ = model.log_ratio(model.rows(inputs))
+    ratios, _ = model.log_ratio(inputs)
     assert np.median(np.abs(ratios["latency"] - np.log(by_stages(inputs)))) < 0.03
     assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
 
@@ -40,7 +41,7 @@ def test_known_residual_is_recovered_on_held_out_problems(model):  # type: ignor
 def test_interval_covers_held_out_problems(model):  # type: ignore[no-untyped-def]
     inside = []
     for group in simulated_groups(40, seed=7):
-        ratios, distance = model.log_ratio(model.rows(group.inputs))
+        ratios, distance = model.log_ratio(group.inputs)
         low, high = model.intervals["latency"]["*"].around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
     assert 0.85 <= np.mean(inside) <= 0.97
@@ -58,7 +59,7 @@ def test_training_interval_covers_held_out_problems():
         ]
         trained = train(Dataset(tuple(groups)), quick)
         for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
-            ratios, distance = trained.log_ratio(trained.rows(group.inputs))
+            ratios, distance = trained.log_ratio(group.inputs)
             expected = group.inputs.latency_s * np.exp(ratios["latency"])
             low, high = trained.intervals["latency"]["*"].around(expected, distance)
             inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
@@ -83,7 +84,7 @@ def test_less_predictable_dtype_has_a_wider_interval():
     (gpu,) = trained.gpus
     inside: dict[str, list[float]] = {"f16": [], "f32": []}
     for group in of_both(60, 700):
-        ratios, distance = trained.log_ratio(trained.rows(group.inputs))
+        ratios, distance = trained.log_ratio(group.inputs)
         expected = group.inputs.latency_s * np.exp(ratios["latency"])
         low, high = interval_of(trained, "latency", gpu, group.dtype, kernel_known=True).around(expected, distance)
         inside[group.dtype].append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
@@ -133,19 +134,19 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
 
 def test_new_gpu_gets_only_corrections_between_configs():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    inputs = simulated_inputs(200, 99_999, "rtx3090")
-    rows = trained.rows(inputs)
-    ratios, distance = trained.log_ratio(rows, gpu_known=False)
+    inputs = replace(simulated_inputs(200, 99_999, "rtx3090"), clock_hz=np.full(200, 1e15))  # No bound is near.
+    ratios, distance = trained.log_ratio(inputs, gpu_known=False)
     assert set(ratios) == {"latency"}
     share = trained.scores["share carried to new GPUs"]
     assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # 1.0 on both GPUs, 0.5 assumed for one more
     expected = np.log(by_stages(inputs))
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - share * (expected - expected.mean()))) < 0.05
-    far = trained.log_ratio(rows * 1e6, gpu_known=False)[0]["latency"]
+    far_inputs = replace(inputs, registers=inputs.registers * 1e6, shared_bytes=inputs.shared_bytes * 1e6)
+    far = trained.log_ratio(far_inputs, gpu_known=False)[0]["latency"]
     assert np.abs(far).max() < 0.5 * np.abs(ratios["latency"]).max()
-    least = ratios["latency"] + 0.2
-    assert (trained.log_ratio(rows, gpu_known=False, least=least)[0]["latency"] >= least).all()
-    assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
+    slow = replace(inputs, clock_hz=np.full(200, inputs.gpu.boost_clock_hz / 2.0))
+    assert (trained.log_ratio(slow, gpu_known=False)[0]["latency"] >= least_log_ratio(slow)).all()
+    assert set(trained.log_ratio(inputs)[0]) == {"latency", "power"}
     assert trained.helps_new_gpus
     differences, of_analytical = (
         trained.scores[f"median error of differences{by} on held-out GPUs"] for by in ("", " of the analytical model")

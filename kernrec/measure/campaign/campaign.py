@@ -158,8 +158,7 @@ class Campaign:
         session.begin_problem(planned)
         if planned.baseline is not None:
             self._note(
-                "nothing defines the right result: results are compared with the output of "
-                + config_text(planned.baseline)
+                "the spec has no reference: results are compared with the output of " + config_text(planned.baseline)
             )
         configs_left, start_s = self._configs_left(), session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left

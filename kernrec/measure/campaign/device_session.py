@@ -276,7 +276,7 @@ class BlockControl:
             self._energy_checked_s, self._energy_unchecked = session.clock(), False
         before = session.opened_info.settings
         if settings != before:
-            error = f"somebody changed the GPU: {describe_changes(before, settings)}"
+            error = f"another program changed the GPU: {describe_changes(before, settings)}"
             # Record the new settings in later rows, and compare later settings with them.
             session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)

@@ -396,9 +396,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
-    # L1 needs a clock in the banks of shared memory for each line that it looks up, and returns 64 bytes per clock.
+    # L1 looks up one line at a time, and returns 64 bytes per clock.
     returned = np.maximum(
-        counts.ending("_passes") / figures.shared_wavefronts_per_clk,
+        counts.ending("_passes") / figures.l1_lines_per_clk,
         (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
     )
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))

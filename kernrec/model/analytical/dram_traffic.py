@@ -122,6 +122,20 @@ class Footprint:
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. The tuple is
     empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
     """
+    stored_bytes: Array = np.inf
+    """Bytes that the stores of one block write, if the launch writes the tensor and does not read it."""
+
+    def filled(self, whole: Array, blocks: Array) -> Array:
+        """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
+        sectors with DRAM, so it has to read the rest of such a sector before it writes the sector (R. Crovella,
+        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). Each of these sectors is assumed to get 4 bytes.
+
+        Args:
+            whole: Distinct bytes of the sectors that all blocks write.
+            blocks: Number of blocks.
+        """
+        missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
+        return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
         """Return the distinct bytes that consecutive blocks access together.
@@ -219,7 +233,7 @@ def sampled_dram_bytes(
             if footprint.written
             else miss * np.maximum(footprint.together(cover, wave) * (blocks / wave) - once, 0.0)
         )
-        total = total + once * first + again
+        total = total + once * first + again + footprint.filled(once, blocks)
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
         # Data that several blocks share is also reloaded only once, and occupies space in L2 only once.

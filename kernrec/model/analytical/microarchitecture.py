@@ -31,6 +31,8 @@ class Microarchitecture:
     """Number of lanes per SM and clock whose addresses the load/store units accept."""
     shared_wavefronts_per_clk: float
     """Number of shared-memory wavefronts per SM and clock."""
+    l1_lines_per_clk: float
+    """Number of lines that L1 looks up per SM and clock."""
 
 
 @cache
@@ -42,6 +44,7 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 def microarchitecture(gpu: GPU) -> Microarchitecture:
     """Return the figures of a GPU's generation. GPUs older than Turing use the figures of Turing."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
+    special = "turing_tu106" if gpu.chip == "TU106" else special
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
 

@@ -10,56 +10,46 @@ and a launch has an overhead. The fastest recorded config of each Triton matmul 
 0.95 times this minimum.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.learn.conformal import Extent, Interval
-from kernrec.model.learn.features import QUANTITIES, ModelInputs, matrix
+from kernrec.model.learn.conformal import Extent, Interval, unknown_interval
+from kernrec.model.learn.features import ModelInputs, of_tunables, plan_of
 from kernrec.model.learn.forest import Forest
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_LATENCY = QUANTITIES.index("latency_s")
-_SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and its lower bound. Of the exponents 4, 8, 16 and 32, this one
-ranked recorded f32 matmuls best without increasing the errors of their times."""
-
 
 def least_seconds(inputs: ModelInputs) -> Array:
     """Return the minimum time of each candidate in seconds, (C,). The minimum assumes that blocks run in the modeled
     number of rounds and that arithmetic runs at the clock under the power limit. Unknown parts of the time count as
     zero."""
-    return _least_seconds(inputs.gpu, inputs.quantities())
-
-
-def _least_seconds(gpu: GPU, quantities: Array) -> Array:
-    seconds = np.empty(quantities.shape[1])
-    query.least_seconds(quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
+    gpu, seconds = inputs.gpu, np.empty(len(inputs))
+    query.least_seconds(inputs.quantities(), gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
     """Return log(minimum time / analytical model's time) of each candidate, (C,)."""
-    return least_log_ratio_of(inputs.gpu, inputs.quantities())
-
-
-def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
-    """Return the result of `least_log_ratio` for quantities (Q, C) with the rows of `features.QUANTITIES`."""
-    return np.asarray(np.log(_least_seconds(gpu, quantities) / quantities[_LATENCY]))
+    return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
     """Limit corrections from below. `log_ratio` (C,) contains log(corrected time / analytical time), and `least` (C,)
     is the minimum from `least_log_ratio`. Return `log_ratio` with values near or below the minimum raised."""
-    return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS
+    raised = np.empty(len(log_ratio))
+    query.bounded(log_ratio, least, raised)
+    return raised
 
 
+_NO_WIDTHS = np.zeros((1, 2))
 HEADS = ("latency", "power")
 """Quantities that a model corrects. Each has its own trees, which predict log(measured / analytical)."""
 SHAPE = "shape"
@@ -108,32 +98,22 @@ class Model:
     def _judged(self) -> Callable[..., str]:
         return difference_score if SHAPE in self.forests else transfer_score
 
-    def rows(self, inputs: ModelInputs) -> Array:
-        """Return, for each candidate, the features that the model's trees use, as an array of shape (C, F)."""
-        return matrix(inputs, self.columns)
-
-    def log_ratio(
-        self, rows: Array, gpu_known: bool = True, least: Array | None = None
-    ) -> tuple[dict[str, Array], Array]:
+    def log_ratio(self, inputs: ModelInputs, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
         """Predict the correction of each candidate's latency and power.
 
         Args:
-            rows: Features of the candidates, (C, F), from the method `rows`.
+            inputs: Inputs of C candidates.
             gpu_known: Whether the GPU is in the training data. For other GPUs, `SHAPE` trees only correct the
                 differences between the configs of a problem. This correction shrinks with the distance from the
-                training data.
-            least: Lower bound on the correction by the `SHAPE` trees, (C,), from `least_log_ratio`. None for no bound.
+                training data, and `least_seconds` limits it.
 
         Returns:
             (log ratios, distances). The log ratios are log(corrected / analytical), (C,), keyed by quantity. The
             distances are those of the candidates from the training data, (C,).
         """
-        distance = self.extent.distance(rows)
-        parts = self.parts(gpu_known)
-        if parts == (SHAPE,):
-            ratio = faded(self.forests[SHAPE].predict(rows), distance)
-            return {"latency": ratio if least is None else bounded(ratio, least)}, distance
-        return {head: self.forests[head].predict(rows) for head in parts}, distance
+        in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
+        latency, power, distance = in_engine.predict(inputs.quantities())
+        return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
         """Return the keys of the trees in `forests` that `log_ratio` uses."""
@@ -147,6 +127,42 @@ class Model:
 
 ANALYTICAL = " of the analytical model"
 """Part of a score's name that marks the score of the analytical model."""
+
+
+def learned_model(
+    models: Sequence[tuple[Model, bool]],
+    gpu: GPU,
+    tunables: Mapping[str, Array],
+    row_kinds: Sequence[int],
+    source: float = 0.0,
+    half_widths: Array = _NO_WIDTHS,
+) -> Any:
+    """Convert models that correct C configs on a GPU, one after the other, to an engine object.
+
+    Args:
+        models: (model, whether the GPU is in its training data) of each model.
+        tunables: Values of each tunable, (C,), keyed by tunable.
+        row_kinds: For each config, the row of `half_widths` that applies to it.
+        source: Index in `SOURCES` of the source of the corrected costs.
+        half_widths: Logarithmic half-widths of the intervals of latency and energy, (kinds, 2).
+    """
+    layers = []
+    for model, gpu_known in models:
+        latency, *power = (model.forests[part].in_engine for part in model.parts(gpu_known))
+        of_space = of_tunables(tunables, model.columns, len(row_kinds))
+        of_model = plan_of(gpu, model.columns), of_space, model.extent.in_engine
+        layers.append((*of_model, latency, power[0] if power else None))
+    return query.LearnedModel(
+        layers,
+        [model.parts(gpu_known) == (SHAPE,) for model, gpu_known in models],
+        not all(gpu_known for _, gpu_known in models),
+        gpu.memory_bandwidth,
+        gpu.boost_clock_hz,
+        source,
+        unknown_interval("problem").width,
+        row_kinds,
+        half_widths,
+    )
 
 
 def transfer_score(kind: str, by: str = "") -> str:

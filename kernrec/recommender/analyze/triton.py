@@ -53,7 +53,7 @@ def analyze_triton(
     decorated, module = None, ""
     if isinstance(function, str):
         if callable(grid):
-            raise UsageError("a grid that is a function goes with the Triton function itself; of a file give its name")
+            raise UsageError("the grid is a function: pass the Triton function itself, or name both functions")
         path, module, name = function_place(function)
     else:
         decorated = function

@@ -30,8 +30,8 @@ from kernrec.model.learn.conformal import (
     on_rows,
     unknown_interval,
 )
-from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of, row_kind
-from kernrec.model.learn.model import SHAPE, Model, top1_score, transfer_score
+from kernrec.model.learn.features import QUANTITIES, ModelInputs, row_kind
+from kernrec.model.learn.model import Model, learned_model, top1_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.recommender.estimate.costs import (
     ENERGY,
@@ -46,7 +46,6 @@ from kernrec.recommender.estimate.costs import (
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
-from kernrec.util.engine import query
 from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
 
@@ -205,7 +204,8 @@ class ModelScope:
             "kernel_measured": self.kernel_known,
             "adapted_to_configs": self.adapted_to,
             "intervals": {
-                quantity: vars(self.interval(quantity)) | {"pooled_with_prior": self.interval(quantity).pooled}
+                quantity: vars(self.interval(quantity))
+                | {"pooled_with_analytical_model": self.interval(quantity).pooled}
                 for quantity in ("latency", "energy")
             },
         }
@@ -246,26 +246,13 @@ class AppliedModel:
         """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this
         list."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
-        layers, different_gpu = [], []
-        for each in (scope.beneath, scope):
-            if each is not None:
-                model = each.model
-                parts = model.parts(each.gpu_known)
-                trees = [model.forests[part].in_engine for part in parts]
-                of_space = of_tunables(space.columns, model.columns, len(space))
-                plan = plan_of(table.gpu, model.columns)
-                layers.append((plan, of_space, model.extent.in_engine, trees[0], trees[1] if trees[1:] else None))
-                different_gpu.append(parts == (SHAPE,))
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
-        self.in_engine = query.LearnedModel(
-            layers,
-            different_gpu,
-            not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)),
-            table.gpu.memory_bandwidth,
-            table.gpu.boost_clock_hz,
-            LEARNED if scope.gpu_known else TRANSFERRED,
-            unknown_interval("problem").width,
+        self.in_engine = learned_model(
+            [(each.model, each.gpu_known) for each in (scope.beneath, scope) if each is not None],
+            table.gpu,
+            space.columns,
             [numbers[kind] for kind in kinds],
+            LEARNED if scope.gpu_known else TRANSFERRED,
             np.array(widths, dtype=np.float64).reshape(-1, 2),
         )
 

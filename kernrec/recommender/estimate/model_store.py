@@ -239,13 +239,13 @@ class ModelStore:
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
-                f"the databases in use hold {counted(now, 'measurement')}; they held {trained} when model {name} was"
-                f" trained, on {counted(training['rows'], 'config')} of them (`kernrec train` renews it)"
+                f"the databases have {counted(now, 'measurement')} now, but had {trained} when model {name} was trained"
+                f" on {counted(training['rows'], 'config')} (`kernrec train` trains it again)"
             )
         elif training["mark"] != self._stack.mark():
             self._warn(
-                f"the databases in use hold other measurements ({now}) than when model {name} was trained (`kernrec "
-                f"train` renews it)"
+                f"the databases have other measurements ({now}) than when model {name} was trained (`kernrec train`"
+                " trains it again)"
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:

@@ -279,7 +279,11 @@ def footprints(
                 sectors = _column(table, metric).take(variants)
                 window = [] if written else _window(table, name)
                 in_window = tuple(_column(table, metric).take(variants) for metric in window)
-                touched.append(Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch, in_window))
+                stored: Array = np.full(len(variants), np.inf)
+                if written and f"touch.{name}.read" not in table.metrics:
+                    stored = _column(table, f"global.{name}.write_bytes").take(variants)
+                shares = (x, y, z), size, written, name in scratch, in_window, stored
+                touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
 
 

@@ -45,8 +45,8 @@ TOKENS = (1, 16, 128, 1024, 4096)
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
-_OF_ADAPTERS = "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands"
-_SECOND = "not predicted apart from the first product"
+_OF_ADAPTERS = "not predicted: the work depends on the adapters of a step. Without a file, the engine uses its own rule"
+_SECOND = "not predicted separately from the first matmul"
 _NOT_INSTALLED = "not predicted without the engine, whose kernel kernrec would analyze"
 
 Progress = Callable[[str], None]
@@ -255,7 +255,7 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
         notes.append(f"{served.engine} looks for no tuned file: the model has neither experts, nor fp8 blocks")
     if any(file.kind is Kind.BLOCK_GEMM for file in files):
         notes.append(
-            f"{served.engine} reads files of fp8 block products from its package alone, from no folder of yours"
+            f"{served.engine} reads files for block-scaled fp8 matmuls only from its own package, not from a folder"
         )
     if served.engine == "sglang" and model.state_space is not None:
         notes.append("SGLang has no tuned files for state-space layers")
@@ -299,15 +299,13 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         return []
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
-        notes.append(
-            "16-bit experts: a model trained on an A100, H20, H800 and L40 ranked the configs; no kernel was compiled"
-        )
+        notes.append("experts: a model trained on tuned configs of ten GPUs ranked the configs; no kernel was compiled")
     if any(kernel.startswith("a stand-in") for kernel in kernels):
         notes.append(
-            f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
+            f"{served.engine} is not installed, so a kernel of kernrec's with the same tunables was analyzed instead"
         )
     elif kernels:
-        notes.append(f"its own kernels were analyzed: {', '.join(sorted(kernels))}")
+        notes.append(f"the engine's own kernels were analyzed: {', '.join(sorted(kernels))}")
     if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
         notes.append("assumes that tokens choose experts uniformly at random")
     if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):

@@ -19,7 +19,7 @@ from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.serving.engine_calls import Step, calls, own_kernel
 from kernrec.recommender.serving.engine_defaults import Tiles, default_config, launched, listed_candidates
 from kernrec.recommender.serving.engines import Deployment, TunedFile
-from kernrec.recommender.serving.expert_ranking import configs_array, fits, ranks, shipped_ranking
+from kernrec.recommender.serving.expert_ranking import configs_array, fitting, ranks, shipped_ranking
 from kernrec.store import Database
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
@@ -109,11 +109,11 @@ def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[
     """Return (config, predicted cost) for each config whose tiles fit in the GPU's shared memory, in the order of
     `expert_ranking`."""
     ranking, array = shipped_ranking(), configs_array(configs)
-    fitting = np.flatnonzero(fits(array, gpu))
-    times_s = ranking.times_s(file, tokens, gpu, array[fitting])
-    order = np.argsort(-ranking.scores(file, tokens, gpu, array[fitting]), kind="stable").tolist()
+    usable = np.flatnonzero(fitting(file, array, gpu))
+    times_s = ranking.times_s(file, tokens, gpu, array[usable])
+    order = np.argsort(-ranking.scores(file, tokens, gpu, array[usable]), kind="stable").tolist()
     return [
-        (configs[fitting[i]], Cost(s, s / ranking.factor, s * ranking.factor, measured=False))
+        (configs[usable[i]], Cost(s, s / ranking.factor, s * ranking.factor, measured=False))
         for i, s in ((place, float(times_s[place])) for place in order)
     ]
 

@@ -1,11 +1,13 @@
-"""Rank configs of the fused-experts kernel, which vLLM and SGLang share, for 16-bit experts, without compiling them.
+"""Rank configs of the fused-experts kernel, which vLLM and SGLang share, without compiling them.
 
 Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. The trees were
-trained on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`).
-Their features are tile sizes, and quantities from a formula for the kernel's time. The formula includes the number of
-waves of thread blocks, and the time of one step along k, which is limited by tensor cores, DRAM, L2 or latency. Some
-features are relative to the best config for the same problem. The near-best sets of the four GPUs have few configs in
-common, so the ranking is less accurate on other GPUs.
+trained on published sets of near-best configs on an A100, an H20, an H800 and an L40, and on vLLM's tuned files of
+these and other GPUs (`tools/train_expert_model.py`). Their features are tile sizes, and quantities from a formula for
+the kernel's time. The formula includes the number of waves of thread blocks, and the time of one step along k, which is
+limited by tensor cores, DRAM, L2 or latency. Some features are relative to the best config for the same problem. The
+near-best sets of the four GPUs have few configs in common, so the ranking is less accurate on GPUs without recordings.
+
+Experts in fp8 are ranked as 16-bit experts with half the reduction: bytes and time of tensor cores are the same.
 
 The formula also predicts times. Its constants are data sheet figures and published latencies, except for one factor,
 the level, which was fitted to recorded times.
@@ -44,8 +46,11 @@ SPACE: Array = np.array(
     )
 )  # fmt: skip
 """Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
-LEAST_SM = 80
-"""Minimum compute capability, times 10. From 8.0, Triton pipelines loads with asynchronous copies."""
+LEAST_SM = {None: 80, "fp8_w8a8": 89}
+"""Minimum compute capability, times 10, by quantization. From 8.0, Triton pipelines loads with asynchronous copies.
+From 8.9, tensor cores multiply fp8."""
+_DEEPEST = 256
+"""Maximum depth of a tile in the search space."""
 
 _LATENCY_S = 700e-9
 """Assumed latency of a load from DRAM, in seconds."""
@@ -80,35 +85,61 @@ class ExpertRanking:
         Returns:
             Scores, (C,). Higher is better.
         """
-        weight = np.array([shape.rows * shape.depth for shape in file.products], float)
-        parts = [self.trees.predict(features(shape, tokens, gpu, configs)) for shape in file.products]
+        shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
+        weight = np.array([shape.rows * shape.depth for shape in shapes], float)
+        parts = [self.trees.predict(features(shape, tokens, gpu, alike)[: len(configs)]) for shape in shapes]
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
         """Return the predicted total time of both matmuls in seconds, (C,), for each of the configs (C, 6)."""
-        parts = [formula(shape, tokens, gpu, configs)[0] for shape in file.products]
+        shapes, alike = _as_16_bits(file, configs)
+        parts = [formula(shape, tokens, gpu, alike)[0] for shape in shapes]
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
         """Return a config's predicted time divided by the lowest predicted time in the search space."""
-        configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
+        configs = np.concatenate([configs_array([config]), space(file, gpu)])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
         """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first."""
-        configs = SPACE[fits(SPACE, gpu)]
+        configs = space(file, gpu)
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
         return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU: the file must be for experts with 16-bit weights."""
-    return file.kind is Kind.EXPERTS and file.dtype is None and file.weights is None and gpu.sm >= LEAST_SM
+    """Return whether the ranking supports a tuned file on a GPU: the file must be for experts in 16 bits or fp8."""
+    is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
+    return is_known and gpu.sm >= LEAST_SM[file.weights]
+
+
+def space(file: TunedFile, gpu: GPU) -> Array:
+    """Return the configs of the search space for a tuned file that fit in a GPU's shared memory, (C, 6)."""
+    configs: Array = SPACE[fits(SPACE, gpu)]
+    if file.weights is None:
+        return configs
+    configs = configs * (1, 1, 2, 1, 1, 1)
+    return np.asarray(configs[configs[:, 2] <= min((_DEEPEST, *(file.block or ())))])
+
+
+def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
+    """Return whether each config (C, 6) of a tuned file fits in the shared memory of a block, bool (C,)."""
+    return fits(_as_16_bits(file, configs)[1], gpu)
+
+
+def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
+    """Return the matmuls and configs of 16-bit experts that read as many bytes and take as much tensor core time."""
+    if file.weights is None:
+        return file.products, configs
+    halved = configs.copy()
+    halved[:, 2] //= 2
+    return [ProductShape(p.rows, p.depth // 2, p.experts, p.top) for p in file.products], halved
 
 
 def fits(configs: Array, gpu: GPU) -> Array:
-    """Return whether the tiles of each config (C, 6) fit in the shared memory of a block, bool (C,)."""
+    """Return whether the 16-bit tiles of each config (C, 6) fit in the shared memory of a block, bool (C,)."""
     m, n, k, _, _, stages = configs.T
     return np.asarray(2 * (m + n) * k * np.maximum(stages - 1, 1) <= gpu.limits.smem_per_block)
 
@@ -138,7 +169,8 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     tiles_m = shape.experts * (np.ceil(np.arange(tokens + 1) / tile_rows[:, None]) @ likely)[of_config]
     rows = choices / active
     blocks, steps = tiles_m * np.ceil(width / n), np.ceil(depth / k)
-    limits, bandwidth, flops = gpu.limits, gpu.memory_bandwidth, gpu.datasheet_tensor_flops["bf16"]
+    limits, bandwidth = gpu.limits, gpu.memory_bandwidth
+    flops = gpu.datasheet_tensor_flops.get("bf16") or gpu.peak_flops("bf16", tensor=True)
 
     stage = 2 * (m + n) * k
     shared = stage * np.maximum(stages - 1, 1)

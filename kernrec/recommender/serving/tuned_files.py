@@ -30,9 +30,10 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.model_config import Quantization
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
-from kernrec.recommender.serving.expert_ranking import TUNABLES, ranks, shipped_ranking
+from kernrec.recommender.serving.expert_ranking import LEAST_SM, TUNABLES, ranks, shipped_ranking
 from kernrec.util.files import read_input
 from kernrec.util.human import memory_text
 from kernrec.util.light_dataclass import dataclass
@@ -190,12 +191,18 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Jamba 1.5 Mini": (16, 14336, 4096, 2),
     "Llama 4 Scout": (16, 8192, 5120, 1),
     "DeepSeek-V2-Lite": (64, 1408, 2048, 6),
+    "DeepSeek-V2": (160, 1536, 5120, 6),
+    "DeepSeek-V3": (256, 2048, 7168, 8),
+    "GLM-4.5-Air": (128, 1408, 4096, 8),
+    "Kimi K2": (384, 2048, 7168, 8),
+    "MiniMax-M2": (256, 1536, 3072, 8),
     "Qwen2-57B-A14B": (64, 2560, 3584, 8),
     "OLMoE": (64, 1024, 2048, 8),
     "Qwen3-30B-A3B": (128, 768, 2048, 8),
     "Qwen3-235B-A22B": (128, 1536, 4096, 8),
     "Llama 4 Maverick": (128, 8192, 5120, 1),
     "Qwen3-Next-80B-A3B": (512, 512, 2048, 10),
+    "Qwen3-Coder-480B-A35B": (160, 2560, 6144, 8),
 }
 """Public models with their number of experts, width of an expert, hidden size, and experts per token."""
 _MOST_TOKENS = 1 << 16
@@ -284,26 +291,29 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     triton = version or (".".join(folder.groups()) if folder else "")
     element = 1 if (match["dtype"] or "").startswith(("fp8", "int8_w8a8")) else 2
     block = [int(size) for size in match["block"].split(",")] if match["block"] else []
-    file, model = _experts_of(match)
+    file, model = experts_of(path.name)
     if file is None or not ranks(file, gpu):
         file, model = None, ""
     entries = tuple(_judged(tokens, config, gpu, element, block, other, file) for tokens, config in configs.items())
     return JudgedFile(path.name, gpu, device, triton, entries, model)
 
 
-def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
-    """Return (file, model) for the parsed name of a tuned file for 16-bit experts.
+def experts_of(name: str) -> tuple[TunedFile | None, str]:
+    """Return (file, model) for the name of a tuned file for experts in 16 bits or fp8.
 
     The sizes that the name does not state are those of a known model with matching sizes, whose name is `model`. For
     other kinds of files, or if no known model matches, `file` is None and `model` is empty.
     """
-    if not match["experts"] or match["dtype"] or match["block"]:
+    match = _NAME.fullmatch(name)
+    if match is None or not match["experts"] or match["dtype"] not in LEAST_SM:
         return None, ""
+    n, k = match["block"].split(",") if match["block"] else (0, 0)
+    quantization = Quantization(match["dtype"], (int(n), int(k)) if match["block"] else None)
     experts, width = int(match["experts"]), int(match["width"])
     for title, (count, whole_width, hidden, top) in MODELS.items():
         if experts == count and whole_width in (width, 2 * width, 4 * width, 8 * width):
             products = ProductShape(2 * width, hidden, count, top), ProductShape(hidden, width, count, top)
-            return TunedFile(Kind.EXPERTS, match[0], "mixture of experts", products), title
+            return TunedFile(Kind.EXPERTS, name, "experts", products, match["dtype"], quantization), title
     return None, ""
 
 

@@ -7,17 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
-from kernrec.measure.campaign.plan import PlanOptions, Task, plan_library
+from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
+from kernrec.measure.campaign.results import ProblemHistory
+from kernrec.measure.campaign.schedule import Schedule, front_neighborhood, interleaved
+from kernrec.measure.protocol import measure_config
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
 from kernrec.store import ProfileTable
+from kernrec.store.measurement import Measurement
 from tests.helpers.rig import KERNEL
 
 GPU = find_gpu("h200")
@@ -25,22 +29,14 @@ MATVEC = find_op("matvec").problem(m=4096, n=1, k=4096)
 SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
 
 
-@pytest.fixture
-def nvrtc() -> None:
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-
-
-def test_first_planned_config_is_the_top_recommendation() -> None:
+def test_first_planned_config_is_the_top_recommendation():
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
-def test_plan_contains_every_config_once() -> None:
+def test_plan_contains_every_config_once():
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
@@ -49,7 +45,7 @@ def test_plan_contains_every_config_once() -> None:
     assert Counter(task.kernel_name for task in target.tasks) == valid
 
 
-def test_lower_effort_plans_the_most_promising_configs_first() -> None:
+def test_lower_effort_plans_the_most_promising_configs_first():
     (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
@@ -57,7 +53,7 @@ def test_lower_effort_plans_the_most_promising_configs_first() -> None:
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_sample_is_spread_over_the_space_and_states_its_probabilities() -> None:
+def test_sample_is_spread_over_the_space_and_states_its_probabilities():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
     (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
@@ -86,7 +82,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
     return codes
 
 
-def test_compile_error_is_stored_with_the_compilers_message(nvrtc: None) -> None:
+def test_compile_error_is_stored_with_the_compilers_message(nvrtc):
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
@@ -96,3 +92,51 @@ def test_compile_error_is_stored_with_the_compilers_message(nvrtc: None) -> None
     ahead.stop()
     assert code.error is not None
     assert code.error.startswith("kernel.cu:1: ")
+
+
+PROBLEM = find_op("reduce").problem(rows=8, columns=256)
+TASKS = tuple(Task("own", "hash", {"unroll": unroll}, PROBLEM) for unroll in range(20))
+
+
+def screened(*, energy: bool) -> Schedule:
+    """Return the schedule of a target with screened configs; later configs are slower but use less energy."""
+    history = ProblemHistory()
+    for number, task in enumerate(TASKS):
+        row = {
+            "gpu": "h200-sxm", "kernel": task.kernel_name, "kernel_hash": task.kernel_hash, "config": task.config,
+            "problem": PROBLEM, "protocol_version": 1, "measured_at": "2026-01-01", "tier": "screen",
+            "session": "first", "outcome": "ok", "latency_s": 1e-3 * (1 + number),
+        }  # fmt: skip
+        history.add(Measurement.from_columns(row | ({"energy_j": 1.0 / (1 + number)} if energy else {})))
+    return Schedule(PlannedProblem("reduce", PROBLEM, TASKS), history, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("with_energy", [True, False])
+def test_fastest_configs_are_refined_without_energy_data(with_energy):
+    finals = Counter(item.task.config["unroll"] for item in screened(energy=False).finals(4, with_energy=with_energy))
+    assert set(finals) == {0, 1, 2, 3}
+    assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
+
+
+COST = st.integers(1, 10_000).map(lambda microseconds: microseconds * 1e-6)
+COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
+
+
+@given(COSTS, st.integers(1, 8))
+def test_finals_begin_with_undominated_configs(costs, count):
+    latency, energy = zip(*costs, strict=True)
+    chosen = front_neighborhood(latency, energy, count)
+    assert len(chosen) == len(set(chosen)) <= count
+
+    def beaten(i: int) -> bool:
+        return any(t < latency[i] and e < energy[i] for t, e in costs)
+
+    front = [i for i in range(len(costs)) if not beaten(i)]
+    assert all(not beaten(i) for i in chosen[: len(front)])
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(8, 4), (1, 4), (0, 4)])
+def test_every_round_measures_every_final_once(count, rounds):
+    order = interleaved(count, rounds, np.random.default_rng(0))
+    for turn in range(rounds):
+        assert sorted(order[turn * count : (turn + 1) * count]) == list(range(count))

@@ -157,7 +157,17 @@ def test_l1_delivers_64_bytes_per_clock_and_shares_its_port_with_shared_memory()
     loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
     assert rates("a100", **loads)["L1"] == 512 / 64
     assert rates("a100", **loads | {"global__x__read_passes": 16.0})["L1"] == 16
-    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32  # L1 reads 64 bytes a clock
+    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32
+
+
+@pytest.mark.parametrize(("gpu", "clk"), [("gtx1650", 62), ("rtx2070", 36)])
+def test_turings_l1_takes_the_published_clocks_for_32_lines(gpu, clk):
+    scattered = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 128.0, "global__x__read_passes": 32.0}
+    assert rates(gpu, **scattered)["L1"] == pytest.approx(clk, rel=0.04)
+
+
+def test_l1_and_shared_memory_take_turns_at_their_port():
+    loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
     per_clock = rates("a100", **loads, shared__load_wavefronts=5)
     assert per_clock["port"] == per_clock["L1"] + per_clock["shared memory"] == 8 + 5
 
@@ -253,6 +263,17 @@ def test_sampled_tiles_move_like_declared_tiles(grid, wave, l2, tile):
     ]
     seen = sampled_dram_bytes((x, y, 1.0), footprints, float(wave), l2)
     assert float(seen) == pytest.approx(float(declared[0]), rel=1e-6)
+
+
+def test_partly_written_sectors_are_read_from_dram_first():
+    def moved(stored_bytes: float) -> float:
+        written = Footprint(8192.0, (1.0, 1.0, 1.0), 1e9, True, stored_bytes=stored_bytes)
+        return float(sampled_dram_bytes((1000.0, 1.0, 1.0), [written], 10.0, 0.0))
+
+    whole = 8192.0 * 1000.0
+    assert moved(8192.0) == moved(np.inf) == whole
+    assert moved(1024.0) == pytest.approx(2.0 * whole)  # one float per sector
+    assert whole < moved(4096.0) < 2.0 * whole
 
 
 def test_halo_is_reread_only_after_it_left_the_cache():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.compile import NoCompilerError, compile_source
-from kernrec.compile.nvrtc import compiler
+from kernrec.compile import compile_source
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.model.analytical.demand import QUANTITIES, Demand
@@ -359,11 +358,7 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
-def test_epilogue_instructions_match_the_executed_ones(name, dtype):
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def test_epilogue_instructions_match_the_executed_ones(name, dtype, nvrtc):
     kernel = find_kernel(name)
     space = Space(kernel, GPU.sm, GPU.limits, dtype, "nn")
     config = space.config(0)

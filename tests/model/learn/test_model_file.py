@@ -47,7 +47,7 @@ def altered(path: Path, **change: Any) -> Path:
 def test_saved_model_reads_back(model, card):
     loaded, text = load(card)
     inputs = simulated_inputs(20, 5)
-    ours, theirs = model.log_ratio(model.rows(inputs)), loaded.log_ratio(loaded.rows(inputs))
+    ours, theirs = model.log_ratio(inputs), loaded.log_ratio(inputs)
     assert (ours[0]["latency"] == theirs[0]["latency"]).all()
     assert np.allclose(ours[1], theirs[1])
     assert loaded.intervals == model.intervals
@@ -157,9 +157,9 @@ def test_model_card_of_0_1_0_loads_although_it_names_a_ubj_file(model, card):
         head: {"file": entry["file"].replace(".trees", ".ubj"), "sha256": "0" * 64, "arrays": entry["sha256"]}
         for head, entry in heads.items()
     }
-    rows = model.rows(simulated_inputs(20, 5))
-    predicted = load(altered(card, heads=old))[0].log_ratio(rows)[0]
-    assert all((predicted[head] == values).all() for head, values in model.log_ratio(rows)[0].items())
+    inputs = simulated_inputs(20, 5)
+    predicted = load(altered(card, heads=old))[0].log_ratio(inputs)[0]
+    assert all((predicted[head] == values).all() for head, values in model.log_ratio(inputs)[0].items())
 
 
 def test_impossible_trees_in_the_hash_of_the_card_are_refused_in_one_line(model, card):

@@ -109,13 +109,7 @@ def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-LOOP = """
-  mov.u32 %r1, {begin}; mov.u32 %r2, 0;
-$LOOP:
-  add.s32 %r2, %r2, 3; add.s32 %r1, %r1, 1; setp.lt.s32 %p1, %r1, 10;
-  @%p1 bra $LOOP;
-  st.global.b32 [%rd30], %r2;
-"""
+LOOP = beside(__file__, "lowering_loop.ptx")
 
 
 def test_copy_is_removed_unless_both_values_stay_alive():
@@ -152,24 +146,7 @@ GUARDED_BODIES = {
 }  # fmt: skip
 """Code behind a branch that only some threads take, by name."""
 
-GUARDED_KERNEL = """
-.visible .entry k{number}(.param .u64 x, .param .u32 n, .param .u64 row, .param .u64 column)
-{{
-.reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<10>; .reg .f32 %f<3>; .shared .align 4 .b8 tile[4096];
-ld.param.u64 %rd1, [x]; ld.param.u32 %r1, [n]; ld.param.u64 %rd8, [column]; ld.param.u64 %rd9, [row];
-mov.u32 %r2, %tid.x;
-mov.u32 %r5, %r2;
-mul.wide.u32 %rd2, %r2, 4; add.s64 %rd3, %rd1, %rd2; ld.global.f32 %f1, [%rd3];
-fma.rn.f32 %f2, %f1, %f1, %f1;
-setp.ge.s32 %p1, %r2, %r1;
-@%p1 bra $END{number};
-{body}
-$END{number}:
-st.global.f32 [%rd3+8192], %f1;
-st.global.f32 [%rd3+8196], %f2;
-ret;
-}}
-"""
+GUARDED_KERNEL = beside(__file__, "guarded_kernel.ptx")
 GUARDED_KERNELS = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
     GUARDED_KERNEL.format(number=number, body=body.replace("; ", ";\n"))
     for number, body in enumerate(GUARDED_BODIES.values())

@@ -11,6 +11,7 @@ from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.issue_cost import AGGREGATED
 from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
 from tests.helpers.kernel_code import machine_code_of
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 4 .b8 tile[4096];"
@@ -98,22 +99,7 @@ BODIES = {
     "shared memory": ("mov.u32 %r3, tile; red.shared.add.u32 [%r3], %r2;", True),
 }  # fmt: skip
 """Atomic operations after a condition that differs between threads, and whether the assembler combines them."""
-KERNEL = """
-.visible .entry k{number}(.param .u64 x, .param .u64 y)
-{{
-.reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<10>; .reg .f32 %f<3>; .shared .align 4 .b8 tile[64];
-ld.param.u64 %rd1, [x]; ld.param.u64 %rd8, [y];
-mov.u32 %r1, %tid.x; mov.u32 %r4, %ctaid.x;
-mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; add.s64 %rd4, %rd8, %rd2;
-mul.wide.u32 %rd9, %r4, 4; add.s64 %rd5, %rd1, %rd9;
-ld.global.u32 %r2, [%rd4]; cvt.rn.f32.u32 %f1, %r2;
-setp.eq.s32 %p1, %r2, 0;
-@%p1 bra $END{number};
-{body}
-$END{number}:
-ret;
-}}
-"""
+KERNEL = beside(__file__, "wide_access.ptx")
 PTX = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
     KERNEL.format(number=number, body=body) for number, (body, _) in enumerate(BODIES.values())
 )

@@ -1,16 +1,19 @@
-"""Test that typical kernels with intrinsics, calls and double precision match NumPy."""
+"""Test that CUDA C++ with intrinsics, calls, clusters and double precision gives the results of NumPy."""
 
 import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.compile.nvrtc import header_folders
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from kernrec.ptx.state.launch_layout import Clusters
 from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda
 
-ARCHS = pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
+ARCHS = pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_100"])
 N = 64
 RNG = np.random.default_rng(7)
 FLOATS = RNG.uniform(-4, 4, N).astype(np.float32)
@@ -162,3 +165,173 @@ def test_functions_can_be_called_through_pointers_and_virtually(arch):
     i, before = np.arange(N), x.copy()
     run(POINTERS, arch, x)
     np.testing.assert_array_equal(x, np.where(before & 1, i * i, 3 * i) * 1000 + np.where(before >> 1, i - 1, i + 1))
+
+
+SMALL = beside(__file__, "small_cuda_kernels.cu")
+
+
+@ARCHS
+@pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
+def test_vector_addition_of_odd_sizes_is_correct(arch, n, block, grid):
+    a, b = RNG.standard_normal((2, n)).astype(np.float32)
+    c = np.zeros(n, np.float32)
+    buffers = {"a": a, "b": b, "c": c}
+    counts = emulate(
+        cuda(SMALL.replace("PAD", "1"), arch), KernelLaunch("add", (grid,), (block,), [*buffers, np.int32(n)], buffers)
+    )
+    np.testing.assert_array_equal(c, a + b)
+    assert counts["global.a.read_bytes"] == counts["global.c.write_bytes"] == 4 * n
+
+
+@ARCHS
+@pytest.mark.parametrize("n", [5, 256, 10_001])
+def test_reduction_with_shuffles_is_correct(arch, n):
+    x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
+    module = cuda(SMALL.replace("PAD", "1"), arch)
+    emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
+    np.testing.assert_allclose(out[0], x.sum(dtype=np.float64), rtol=1e-4, atol=1e-4)
+
+
+@ARCHS
+@pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
+def test_transpose_through_shared_memory_is_correct(arch, rows, cols):
+    x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
+    grid = (-(-cols // 16), -(-rows // 16))
+    waves = {}
+    for pad in ("0", "1"):
+        y[:] = 0
+        module = cuda(SMALL.replace("PAD", pad), arch)
+        arguments = ["x", "y", np.int32(rows), np.int32(cols)]
+        counts = emulate(
+            module, KernelLaunch("transpose", grid, (16, 16), arguments, {"x": x, "y": y}), check_races=True
+        )
+        np.testing.assert_array_equal(y, x.T)
+        waves[pad] = counts["shared.load_wavefronts"] / counts["shared.load_ideal"]
+    if rows == cols == 16:
+        # 16 lanes read a column of 16 words, which meets in banks 0 and 16, 8 deep. Two columns lie side by side.
+        assert waves["0"] == 8
+        assert waves["1"] < 3
+
+
+@ARCHS
+def test_integer_kernels_are_correct(arch):
+    module = cuda(SMALL.replace("PAD", "1"), arch)
+    x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
+    emulate(
+        module,
+        KernelLaunch("histogram", (1,), (96,), ["x", "b", np.int32(3001)], {"x": x, "b": bins}, shared_bytes=256),
+    )
+    np.testing.assert_array_equal(bins, np.bincount(x % 64, minlength=64))
+    start, steps = np.arange(1, 101, dtype=np.uint32), np.zeros(100, np.uint32)
+    emulate(module, KernelLaunch("collatz", (2,), (64,), ["x", "s", np.int32(100)], {"x": start, "s": steps}))
+
+    def collatz(v: int) -> int:
+        return 0 if v == 1 else 1 + collatz(3 * v + 1 if v % 2 else v // 2)
+
+    assert steps.tolist() == [collatz(int(v)) for v in start]
+    a, b = RNG.integers(-(2**40), 2**40, 50), RNG.integers(1, 2**20, 50) * RNG.choice([-1, 1], 50)
+    q, r = np.zeros(50, np.int64), np.zeros(50, np.int32)
+    buffers = {"a": a, "b": b, "q": q, "r": r}
+    emulate(module, KernelLaunch("divide", (1,), (64,), [*buffers, np.int32(50)], buffers))
+    assert q.tolist() == [
+        int(abs(m) // abs(d)) * (1 if (m < 0) == (d < 0) else -1) for m, d in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    np.testing.assert_array_equal(r, np.fmod(a.astype(np.int32), b.astype(np.int32)))
+
+
+@ARCHS
+def test_math_library_matches_numpy(arch):
+    x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
+    emulate(
+        cuda(SMALL.replace("PAD", "1"), arch),
+        KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}),
+    )
+    v = x.astype(np.float64)
+    pieces = np.stack([np.exp(v), np.sin(v), np.log(v), np.sqrt(v), v / 3, v**1.5])
+    i = np.arange(90)
+    total = sum(pieces[(j + i) % 6, i] * (j + 1) for j in range(6))
+    want = np.select([i % 5 == 0, i % 5 == 1, i % 5 == 2, i % 5 == 3], [total + 1, total * 2, total - 3, -total], total)
+    np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-5)
+
+
+def test_index_past_the_end_is_detected():
+    source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
+    a, b, c = np.zeros((3, 64), np.float32)
+    with pytest.raises(
+        EmulationError,
+        match=r"block \(1, 0, 0\) thread \(0, 0, 0\) accesses 4 bytes at offset 256 of [ab], which has 256",
+    ):
+        emulate(cuda(source), KernelLaunch("add", (2,), (64,), ["a", "b", "c", np.int32(64)], {"a": a, "b": b, "c": c}))
+
+
+RING = beside(__file__, "ring.cu")
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_blocks_of_a_cluster_share_their_shared_memory(fixed):
+    out, mine = np.zeros((4, 6, 32), np.int32), np.zeros((4, 6, 32), np.int32)
+    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(3, 2, 1)" if fixed else ""), "sm_90")
+    launch = KernelLaunch("k", (6, 4), (32,), ["o", "m"], {"o": out, "m": mine}, cluster=() if fixed else (3, 2))
+    emulate(program, launch)
+    y, x = np.indices((4, 6))
+    rank = y % 2 * 3 + x % 3
+    lane = np.arange(32)
+    np.testing.assert_array_equal(out, ((rank + 1) % 6 * 100)[:, :, None] + 31 - lane)
+    place = 100000 * (x % 3 + 10 * (y % 2))
+    np.testing.assert_array_equal(mine, (rank * 100 + place)[:, :, None] + lane + np.where(lane == 0, 32000, 0))
+
+
+@given(st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 2)] * 3))
+def test_blocks_and_clusters_have_ids(clusters, cluster):
+    x, y, z = (a * b for a, b in zip(clusters, cluster, strict=True))
+    shape, blocks = Clusters((x, y, z), cluster), range(x * y * z)
+    ordered = shape.ordered(blocks)
+    assert sorted(ordered) == list(blocks)
+    for first in range(0, len(ordered), shape.size):
+        together = ordered[first : first + shape.size]
+        assert shape.complete(together[-1:]) == together
+        corners = {
+            tuple(c // e for c, e in zip((b % x, b // x % y, b // (x * y)), cluster, strict=True)) for b in together
+        }
+        assert len(corners) == 1
+
+
+def test_block_that_misses_its_cluster_barrier_is_reported():
+    waits = 'if (rank) sync(); else asm volatile("bar.sync 1, 64;");'
+    source = RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)").replace("sync();\n    asm", waits + "\n    asm", 1)
+    buffers = {"o": np.zeros(64, np.int32), "m": np.zeros(64, np.int32)}
+    with pytest.raises(EmulationError, match="waits at the barrier of its cluster"):
+        emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o", "m"], buffers))
+
+
+def test_address_outside_the_cluster_is_an_error():
+    source = beside(__file__, "outside_the_cluster.cu")
+    with pytest.raises(EmulationError, match="of shared memory"):
+        emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o"], {"o": np.zeros(1, np.int32)}))
+
+
+def test_multicast_copy_reaches_the_blocks_of_its_mask():
+    source = beside(__file__, "multicast.cu")
+    x, out = np.arange(64, dtype=np.int32), np.zeros((2, 4, 32), np.int32)
+    launch = KernelLaunch("k", (8,), (32,), ["x", "o"], {"x": x, "o": out})
+    counts = emulate(cuda(source, "sm_90"), launch, check_races=True)
+    for cluster in range(2):
+        for rank in range(4):
+            wanted = np.full(32, -1) if rank == 1 else x[cluster * 32 : cluster * 32 + 32]
+            np.testing.assert_array_equal(out[cluster, rank], wanted)
+    assert counts["global.x.read_bytes"] == 256  # once per cluster
+
+
+@pytest.mark.parametrize(("store", "wanted"), [
+    ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32", lambda lane, rank: lane + 100 * rank),
+    (
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32",
+        lambda lane, rank: 7 + lane + 100 * rank,
+    ),
+])  # fmt: skip
+def test_stores_counted_by_a_barrier_reach_another_block(store, wanted):
+    source = beside(__file__, "counted_stores.cu")
+    out = np.zeros((4, 32), np.int32)
+    launch = KernelLaunch("k", (4,), (32,), ["o"], {"o": out})
+    emulate(cuda(source.replace("STORE", store), "sm_90"), launch, check_races=True)
+    np.testing.assert_array_equal(out, [wanted(np.arange(32), block % 2 ^ 1) for block in range(4)])

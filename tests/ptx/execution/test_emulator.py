@@ -296,18 +296,7 @@ def test_two_blocks_on_tensor_cores_take_as_many_calls_as_one():
     assert calls_for(256, 96) - once < 100
 
 
-TEXT = """.version 8.6
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 x)
-{{
-.reg .b32 %r<9>; .reg .b64 %d<9>; .reg .pred %p<4>;
-mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %laneid;
-ld.param.u64 %d0, [x]; mul.wide.u32 %d1, %r1, 4096; add.u64 %d0, %d0, %d1;
-{body}
-ret;
-}}
-"""
+TEXT = beside(__file__, "accesses.ptx")
 AT = "mul.wide.u32 %d2, {lane}, {step}; add.u64 %d2, %d0, %d2;"
 
 

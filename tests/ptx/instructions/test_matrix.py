@@ -10,6 +10,7 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
 from tests.helpers.narrow_floats import bf16_bits, bf16_values
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import LANE_POINTERS, cuda, run
 
 Place = Callable[[int, int, int], tuple[int, int]]  # (group, thread in group, element) -> (row, column)
@@ -291,16 +292,7 @@ def test_lanes_of_a_warp_converge_before_an_mma():
 # ldmatrix, stmatrix, movmatrix
 
 
-MOVE = """
-extern "C" __global__ void k(const unsigned short* x, unsigned* out, const unsigned* at) {{
-    __shared__ __align__(16) unsigned short s[2048];
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) s[i] = x[blockIdx.x * 2048 + i];
-    __syncthreads();
-    unsigned a = (unsigned)__cvta_generic_to_shared(s) + at[threadIdx.x], r[{n}];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {names}, [%{n}];" : {outputs} : "r"(a) : "memory");
-    for (int i = 0; i < {n}; i++) out[(blockIdx.x * blockDim.x + threadIdx.x) * {n} + i] = r[i];
-}}
-"""
+MOVE = beside(__file__, "move.cu")
 
 
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:

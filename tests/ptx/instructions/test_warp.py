@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import EmulationError
+from tests.helpers.paths import beside
 from tests.helpers.ptx_text import LANE_POINTERS, apply, run
 
 LANE = np.arange(32)
@@ -107,12 +108,7 @@ def test_warp_barrier_gathers_its_lanes():
 def test_barriers_order_the_threads_of_a_block():
     # Every thread passes its number to the next thread, in 8 rounds.
     out = np.zeros((3, 96), np.uint32)
-    body = """.shared .align 4 .b8 s[384]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, %r1; mov.u32 %r4, 0;
-      add.u32 %r5, %r1, 1; rem.u32 %r5, %r5, 96; shl.b32 %r5, %r5, 2;
-      LOOP: st.shared.u32 [%r2], %r3; bar.sync 0; ld.shared.u32 %r3, [%r5]; bar.sync 0;
-      add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 8; @%p1 bra LOOP;
-      ld.param.u64 %rd1, [o]; mad.lo.u32 %r6, %ctaid.x, 96, %r1; mul.wide.u32 %rd2, %r6, 4; add.u64 %rd1, %rd1, %rd2;
-      st.global.u32 [%rd1], %r3;"""
+    body = beside(__file__, "barriers_order_the_threads_of_a_block.ptx")
     counts = run(body, "u64 o", ["o"], {"o": out}, grid=(3,), block=(96,))
     assert (out == (np.arange(96) + 8) % 96).all()
     assert counts["barriers"] == 3 * 16
@@ -121,13 +117,7 @@ def test_barriers_order_the_threads_of_a_block():
 
 def test_producer_arrives_and_consumer_waits():
     out = np.zeros(32, np.uint32)
-    body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; and.b32 %r3, %r1, 31; shl.b32 %r2, %r3, 2;
-      setp.ge.u32 %p1, %r1, 32; @%p1 bra PRODUCE;
-      bar.sync 1, 64; ld.shared.u32 %r4, [%r2];
-      ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r4;
-      bra.uni END;
-      PRODUCE: st.shared.u32 [%r2], %r1; bar.arrive 1, 64;
-      END:"""
+    body = beside(__file__, "producer_arrives_and_consumer_waits.ptx")
     run(body, "u64 o", ["o"], {"o": out}, block=(64,))
     np.testing.assert_array_equal(out, LANE + 32)
 

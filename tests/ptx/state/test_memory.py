@@ -52,12 +52,7 @@ def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words, on):
     mask = np.array(on, np.uint32)
     data = np.arange(1000, dtype=np.uint32)
     out = np.full(32, 7, np.uint32)
-    body = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd9, %r1, 4;
-      ld.param.u64 %rd1, [t]; add.u64 %rd1, %rd1, %rd9; ld.global.u32 %r2, [%rd1];
-      ld.param.u64 %rd1, [m]; add.u64 %rd1, %rd1, %rd9; ld.global.u32 %r3, [%rd1]; setp.ne.u32 %p1, %r3, 0;
-      cvt.u64.u32 %rd2, %r2; ld.param.u64 %rd3, [x]; add.u64 %rd3, %rd3, %rd2; @%p1 ld.global.u32 %r4, [%rd3];
-      @%p1 st.shared.u32 [%r2], %r4; bar.sync 0; mov.u32 %r5, 7; @%p1 ld.shared.u32 %r5, [%r2];
-      ld.param.u64 %rd4, [o]; add.u64 %rd4, %rd4, %rd9; st.global.u32 [%rd4], %r5;"""
+    body = beside(__file__, "any_pattern_costs_its_distinct_sectors_and_bank_words.ptx")
     buffers = {"t": table, "m": mask, "x": data, "o": out}
     counts = run(body, "u64 t, u64 m, u64 x, u64 o", list(buffers), buffers, shared_bytes=4000)
     active = {w for w, flag in zip(words, on, strict=True) if flag}
@@ -156,14 +151,7 @@ def test_narrow_loads_extend_and_stores_truncate():
 
 def test_generic_addresses_reach_every_space():
     out = np.zeros((32, 3), np.uint32)
-    body = """.shared .align 4 .b8 s[128]; .local .align 4 .b8 l[16];
-      mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
-      mov.u64 %rd1, s; add.u64 %rd1, %rd1, %rd3; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2], %r1; bar.sync 0;
-      ld.shared.u32 %r2, [%rd1];
-      mov.u64 %rd4, l; cvta.local.u64 %rd5, %rd4; add.u32 %r3, %r1, 100; st.u32 [%rd5+8], %r3; ld.local.u32 %r4, [l+8];
-      mov.u64 %rd6, c; cvta.const.u64 %rd7, %rd6; ld.u32 %r5, [%rd7+4];
-      ld.param.u64 %rd8, [o]; mul.wide.u32 %rd9, %r1, 12; add.u64 %rd8, %rd8, %rd9; cvta.global.u64 %rd8, %rd8;
-      st.u32 [%rd8], %r2; st.u32 [%rd8+4], %r4; st.u32 [%rd8+8], %r5;"""
+    body = beside(__file__, "generic_addresses_reach_every_space.ptx")
     run(body, "u64 o", ["o"], {"o": out}, globals_=".const .align 4 .u32 c[2] = {11, 22};")
     lane = np.arange(32)
     np.testing.assert_array_equal(out, np.stack([lane, lane + 100, 0 * lane + 22], axis=1))

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.compile.pool import Processors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
@@ -58,11 +56,7 @@ class Profiles:
 
 
 @pytest.fixture
-def kernel(tmp_path):
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def kernel(nvrtc, tmp_path):
     (tmp_path / "scale.cu").write_text(SOURCE)
     (tmp_path / "kernel.toml").write_text(SPEC)
     return load_kernel(tmp_path / "kernel.toml")

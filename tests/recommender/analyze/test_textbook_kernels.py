@@ -5,8 +5,6 @@ from collections import defaultdict
 
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
 from kernrec.recommender import Query
@@ -21,11 +19,7 @@ pytestmark = pytest.mark.skipif(not TIMES.is_file(), reason="needs the recorded 
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def database(nvrtc, tmp_path_factory):
     return tmp_path_factory.mktemp("textbook") / "own.duckdb"
 
 

@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-from kernrec.compile import NoCompilerError
-from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.recommender import Recommender, Request
@@ -30,11 +28,7 @@ EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    try:
-        compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+def database(nvrtc, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     (folder / "many.cu").write_text(SOURCE)
     (folder / "kernel.toml").write_text(SPEC)

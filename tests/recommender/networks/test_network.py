@@ -10,7 +10,7 @@ from kernrec.gpu import find_gpus
 from kernrec.op import find_op
 from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload, layer_from, workload
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
@@ -22,11 +22,6 @@ from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
 from kernrec.recommender.networks.sweep import best_of, sweep_network
 
 DECODE = NetworkRequest("llama-3-8b-decode")
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender([])
 
 
 @pytest.fixture(scope="module")

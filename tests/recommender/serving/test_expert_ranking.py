@@ -1,12 +1,16 @@
-"""Tests of the ranking of the fused-experts kernel's configs."""
+"""Tests of the ranking of the fused-experts kernel's configs, and of the routing it assumes."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import Quantization
 from kernrec.recommender.serving.compared import candidates, comparer, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
@@ -18,8 +22,10 @@ from kernrec.recommender.serving.expert_ranking import (
     features,
     fits,
     load,
+    ranks,
     shipped_ranking,
 )
+from kernrec.recommender.serving.routing import routed
 from kernrec.recommender.serving.tuned_files import Judgment, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
@@ -84,6 +90,30 @@ def test_experts_are_compared_without_compiling(tmp_path):
     assert made.best_cost.latency_s > weights_s
 
 
+def in_fp8(file: TunedFile, block: tuple[int, int] | None = None) -> TunedFile:
+    return dataclasses.replace(file, dtype="fp8_w8a8", quantization=Quantization("fp8_w8a8", block))
+
+
+def test_fp8_experts_are_ranked_as_16_bit_experts_of_half_the_reduction():
+    narrow, wide = (
+        TunedFile(Kind.EXPERTS, "", "", (ProductShape(3072, depth, 128, 8), ProductShape(2048, depth, 128, 8)))
+        for depth in (1024, 2048)
+    )
+    gpu, config = find_gpu("h100"), dict(zip(TUNABLES, (64, 128, 64, 16, 4, 3), strict=True))
+    deeper = config | {"BLOCK_SIZE_K": 128}
+    ranking = shipped_ranking()
+    assert ranking.times_s(in_fp8(wide), 512, gpu, configs_array([deeper])) == pytest.approx(
+        ranking.times_s(narrow, 512, gpu, configs_array([config]))
+    )
+    assert ranks(in_fp8(wide), gpu)
+    assert not ranks(in_fp8(wide), find_gpu("a100"))  # The A100's tensor cores have no fp8.
+
+
+def test_tiles_of_block_scaled_experts_are_no_deeper_than_a_block():
+    file, gpu = in_fp8(experts(256, 8, 7168, 2048), (128, 128)), find_gpu("h200")
+    assert max(config["BLOCK_SIZE_K"] for config in shipped_ranking().ranked(file, 1, gpu, 50)) == 128
+
+
 def test_config_beyond_the_shared_memory_has_no_cost():
     file, gpu = experts(8, 2, 4096, 7168), find_gpu("l40")
     large = dict(zip(TUNABLES, (256, 256, 256, 1, 8, 4), strict=True))
@@ -116,3 +146,27 @@ def test_tuned_file_of_a_known_model_is_judged_by_predicted_times(tmp_path):
     )
     unknown = path.rename(tmp_path / "E=7,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json")
     assert {entry.judgment for entry in judge_file(unknown, find_gpu("a100-sxm4-80gb")).entries} == {Judgment.POSSIBLE}
+
+
+SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": st.sampled_from([16, 32, 64, 128])}
+
+
+@given(**SIZES, part=st.floats(0, 1))
+def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
+    top = max(1, round(part * min(experts, 10)))
+    routing = routed(tokens, experts, top, rows)
+    assert routing.choices == tokens * top
+    real = routing.order[routing.order < routing.choices]
+    assert sorted(real.tolist()) == list(range(tokens * top))
+    assert len(routing.order) == rows * len(routing.experts)
+    tiles = routing.order.reshape(-1, rows)
+    assert (tiles.min(1) < routing.choices).all()  # no tile is empty
+    of_recommendation = {
+        c: e for tile, e in zip(tiles, routing.experts, strict=True) for c in tile if c < routing.choices
+    }
+    for token in range(tokens):
+        assert len({of_recommendation[token * top + place] for place in range(top)}) == top
+
+
+def test_equal_steps_are_routed_equally():
+    assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)

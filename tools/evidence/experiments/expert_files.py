@@ -8,9 +8,15 @@ tokens nearest to 16 and 1,024.
     rank      rank of the file's config, among the candidates and vLLM's default config, by predicted time
     file      predicted time of the file's config over the predicted time of the top config
     default   predicted time of the config that vLLM uses without a file over the predicted time of the top config
+
+A last line has all files for fp8, at 16, 128 and 1,024 tokens, as far as a model of their sizes is known. It compares
+the file's config with all configs of the search space.
 """
 
 import itertools
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +24,15 @@ import numpy as np
 import typer
 from front import Table
 
+from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.compared import candidates, distinct, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, tuned_files
+from kernrec.recommender.serving.expert_ranking import configs_array, ranks, shipped_ranking, space
+from kernrec.recommender.serving.tuned_files import experts_of
 
 FILES = (
     # (GPU, experts, columns per GPU, hidden size, experts per token). The comments name a model of this shape, and its
@@ -68,3 +77,26 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
     print(f"file / first: median {np.median(ratios):.3f}, largest {max(ratios):.3f}")
     for tokens, logs in zip(TOKENS, np.log(ratios).reshape(len(TOKENS), -1), strict=True):
         print(f"root mean square of its logarithm with {tokens} tokens: {np.sqrt(np.mean(logs**2)):.2f}")
+    ranked_fp8 = np.array([each for path in sorted(files.glob("E=*fp8_w8a8*.json")) for each in in_space(path)])
+    print(
+        f"fp8: {len(ranked_fp8)} configs, median rank {np.median(ranked_fp8[:, 0]):.0f}, in the first three"
+        f" {np.mean(ranked_fp8[:, 0] <= 3):.0%}, root mean square of the logarithm of file / best"
+        f" {np.sqrt(np.mean(ranked_fp8[:, 1] ** 2)):.2f}"
+    )
+
+
+def in_space(path: Path) -> Iterator[tuple[int, float]]:
+    """Yield (rank in the whole search space, log(predicted time / lowest predicted time)) of a file's configs."""
+    file, _ = experts_of(path.name)
+    try:
+        gpu = find_gpu(re.split(r"device_name=|,dtype=", path.name)[1].replace("_", " "))
+    except UsageError:
+        return
+    if file is None or not ranks(file, gpu):
+        return
+    entries, _ = read_moe_configs(path.read_text(), path.name)
+    ranking = shipped_ranking()
+    for tokens in sorted({16, 128, 1024} & entries.keys()):
+        configs = np.concatenate([configs_array([entries[tokens]]), space(file, gpu)])
+        scores = ranking.scores(file, tokens, gpu, configs)
+        yield int((scores[1:] > scores[0]).sum()) + 1, math.log(ranking.over_best(file, tokens, gpu, entries[tokens]))

@@ -21,7 +21,7 @@ from train_triton_model import SETTINGS
 from evidence.cases import Array
 from evidence.cases import half as first_half
 from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
-from kernrec.model.learn.model import least_log_ratio
+from kernrec.model.learn.features import matrix
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement
 from kernrec.op import problem_from_key
@@ -110,8 +110,7 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
     context = np.column_stack((np.ones(len(sizes)), (sizes - sizes.mean(axis=0)) / (2.0 * sizes.std(axis=0))))
     problems = []
     for group, about in zip(target, context, strict=True):
-        columns = model.rows(group.inputs)
-        ratios, _ = model.log_ratio(columns, gpu_known=False, least=least_log_ratio(group.inputs))
+        ratios, _ = model.log_ratio(group.inputs, gpu_known=False)
         predicted = np.log(group.inputs.latency_s) + ratios["latency"]
         chosen = np.argsort(predicted)[:MOST]
         tunables = [group.inputs.tunables[name][chosen] for name in COLUMNS]
@@ -121,7 +120,10 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
         points = np.log2(1.0 + np.column_stack(tunables)) / np.sqrt(len(COLUMNS))
         of_kernel = np.tile(error[0] * about / np.sqrt(2.0), (len(chosen), 1))
         features = np.column_stack((deviation[:, None] * shared, of_kernel))
-        kernels, inputs = np.zeros(len(chosen), dtype=int), columns[chosen].astype(np.float64)
+        kernels, inputs = (
+            np.zeros(len(chosen), dtype=int),
+            matrix(group.inputs, model.columns)[chosen].astype(np.float64),
+        )
         contenders = Contenders(predicted[chosen], deviation, features, points, kernels, float(error[0]), inputs=inputs)
         logs = np.log(group.latency_s)
         problems.append(Problem(contenders, logs[chosen], float(logs.min())))

@@ -25,7 +25,7 @@ from evidence.recordings.files import AbsentError
 from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import calibrate
-from kernrec.model.learn.model import least_log_ratio
+from kernrec.model.learn.features import matrix
 from kernrec.op import problem_from_key
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores
@@ -96,8 +96,8 @@ def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[C
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []
     for group in groups:
-        features, measured = model.rows(group.inputs), group.latency_s
-        ratios, distance = model.log_ratio(features, group.gpu in model.gpus, least_log_ratio(group.inputs))
+        features, measured = matrix(group.inputs, model.columns), group.latency_s
+        ratios, distance = model.log_ratio(group.inputs, group.gpu in model.gpus)
         predicted = group.inputs.latency_s * np.exp(ratios["latency"])
         interval = interval_of(model, "latency", None, group.dtype, True, group.row_kind)
         low, high = interval.around(predicted, distance)

@@ -1,0 +1,109 @@
+"""Choose values for the parts of a kernel's launch that neither the user nor the program's host code states.
+
+`kernrec analyze` uses these values if they complete the launch, and prints them in a note. Otherwise, it prints them in
+a command as examples.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernrec.interop.host_program import HostProgram, UnknownError
+from kernrec.interop.spec_text import LaunchWords
+from kernrec.kernel.cuda_program import parsed
+from kernrec.kernel.cuda_signature import kernel_body
+
+_NUMBER = re.compile(r"(\w+)=NUMBER")
+_ELEMENTS = re.compile(r"(\w+)=(\w+)\[ELEMENTS\]")
+_STRUCTURE = re.compile(r"(\w+)=struct\(FIELDS\), for (\d+) bytes of (.+)")
+_PLACE = re.compile(r"off|start|begin|first|idx|index|seed|face|rank|lower|id$", re.IGNORECASE)
+_COUNT = re.compile(
+    r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
+)
+_ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
+"""Assumed value of a size: if it is the only one; if it is the side of a matrix; if there are two sizes, or more."""
+_MOST_ELEMENTS = 1 << 21
+
+
+def assumed_words(
+    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], unsized: Sequence[str] = ()
+) -> tuple[str, ...] | None:
+    """Return a value for each missing part of a launch, as words of the command `kernrec analyze`.
+
+    Args:
+        missing: Missing parts, in the form of `Draft.missing`.
+        source: Text of the program.
+        kernel: Name of the kernel.
+        axes: Number of axes, 1 to 3, along which the kernel reads its position in the grid, and in the block.
+        unsized: Names of the pointers to numbers whose buffers have no stated size.
+
+    Returns:
+        The words, or None if a part needs a file, such as a texture.
+    """
+    names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
+    sizes = [name for name in names if is_size(name)]
+    side = len(sizes) == 1 and (axes[0] > 1 or _is_side(kernel_body(source, kernel), sizes[0]))
+    size = (_SIDE if side else _ALONE) if len(sizes) == 1 else _SEVERAL if len(sizes) == 2 else _MANY
+    elements = min(size ** len(sizes), _MOST_ELEMENTS) if len(sizes) > 1 else _ALONE
+    words = []
+    for text in missing:
+        if match := _NUMBER.fullmatch(text):
+            words.append(f"{match[1]}={size if match[1] in sizes else 0 if _PLACE.search(match[1]) else 1}")
+        elif match := re.fullmatch(r"(\w+)=BYTE", text):
+            words.append(f"{match[1]}=1")
+        elif match := _ELEMENTS.fullmatch(text):
+            if match[2] == "TYPE":
+                return None
+            words.append(f"{match[1]}={match[2]}[{elements}]")
+        elif match := _STRUCTURE.fullmatch(text):
+            if (fields := _fields(source, match[3])) is None:
+                return None
+            words.append(f"{match[1]}=struct({fields})")
+        elif match := re.fullmatch(r'--grid, such as (--grid ".+")', text):
+            words.append(match[1])
+        elif text.startswith("--block"):
+            words.append(f"--block {'256' if axes[1] == 1 else '16x16' if axes[1] == 2 else '8x8x4'}")
+        elif text == "--shared BYTES":
+            words.append("--shared 16384")
+        elif match := re.fullmatch(r"--tune (\w+)=VALUES", text):
+            is_block = axes[1] == 1 and re.search("block|thread|tpb", match[1], re.I)
+            words.append(f"--tune {match[1]}={'128,256' if is_block else '16,32'}")
+        else:
+            return None
+    square = side and not any(_ELEMENTS.fullmatch(text) for text in missing)
+    return (*words, *(f"{name}=[{sizes[0]}*{sizes[0]}]" for name in unsized if square))
+
+
+def is_size(name: str) -> bool:
+    """Return whether a number with this name is probably a size, instead of a position, a flag or a small count."""
+    return not (_PLACE.search(name) or _COUNT.search(name))
+
+
+def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
+    """Return the user's options together with the words from `assumed_words`."""
+    options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
+    arguments, tunables = list(words.arguments), list(words.tunables)
+    for word in added:
+        name, _, value = word.partition(" ")
+        if name == "--tune":
+            tunables.append(value)
+        elif name in options:
+            options[name] = value.strip('"')
+        else:
+            arguments.append(word)
+    grid, block, shared = options.values()
+    return replace(words, grid=grid, block=block, shared=shared, arguments=arguments, tunables=tunables)
+
+
+def _is_side(body: str, name: str) -> bool:
+    """Return whether code multiplies by a size, or runs a loop from zero up to it, as for the side of a matrix."""
+    factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
+    return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
+
+
+def _fields(source: str, kind: str) -> str | None:
+    """Describe a structure in which each number is 1. Return None if it has other members, such as pointers."""
+    try:
+        return ",".join(f"{dtype}:1" for dtype in HostProgram(parsed(source)).field_types(kind))
+    except UnknownError:
+        return None
