@@ -226,7 +226,8 @@ class _Drafter:
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
         unsized = [each.parameter.name for each in tensors if each.parameter.pointer and each.parameter.dtype]
         axes = self.facts.grid_axes, self.facts.block_axes
-        return assumed_words(self.missing, self.text, self.signature.name, axes, unsized)
+        threads = self.facts.most_threads or 1024
+        return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
 
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))

@@ -27,7 +27,7 @@ struct List { float *values; };
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
 def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
-    assert assumed_words(missing, source, kernel, (1, 1), ["x"]) == words
+    assert assumed_words(missing, source, kernel, (1, 1), 256, ["x"]) == words
 
 
 def test_words_are_added_to_the_users_options():
@@ -50,3 +50,9 @@ def test_template_without_an_instance_gets_usual_arguments(tmp_path):
     )
     draft = draft_spec(path, LaunchWords(), assume=True)
     assert (draft.entry, draft.chosen[0]) == ("fill<float>", "--entry 'fill<float>'")
+
+
+def test_assumed_block_respects_launch_bounds():
+    missing = ["--block, which the code never reads"]
+    assert assumed_words(missing, SCALE, "scale", (1, 1), 64) == ("--block 64",)
+    assert assumed_words(missing, SCALE, "scale", (2, 2), 64) == ("--block 8x8",)
