@@ -129,6 +129,8 @@ def _run(arguments: Sequence[str]) -> int:
         app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
         # Rewrite nvcc's spelling `-std=c++20`, which the parser would read as the options -s, -t and -d.
         words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
+        if words[:1] == ["check"] and "--" in words:
+            words.insert(words.index("--"), "--program")
         status = app(words, prog_name="kernrec", standalone_mode=False, obj=databases)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

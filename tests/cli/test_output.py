@@ -14,7 +14,6 @@ from kernrec.cli.output import (
     column_lines,
     digits,
     print_line,
-    print_notes,
     text_width,
 )
 from kernrec.kernel import all_kernels
@@ -123,10 +122,3 @@ def test_wide_line_wraps(monkeypatch):
     assert not any(line.lstrip().startswith("ms") for line in lines)  # a unit stays next to its number
     assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
     assert pipe.getvalue() == narrow.getvalue()
-
-
-def test_note_is_one_line_in_a_log(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr("sys.stderr", log := io.StringIO())
-    print_notes([TEXT.strip()])
-    assert log.getvalue() == f"note: {TEXT.strip()}\n"
