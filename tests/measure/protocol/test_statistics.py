@@ -11,9 +11,9 @@ SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
 @given(SAMPLES)
 def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples):
     s = summarize_latency(samples)
-    assert s.q10 <= s.median <= s.q90
-    if s.low is not None and s.high is not None:
-        assert min(samples) <= s.low <= s.median <= s.high <= max(samples)
+    assert s.latency_q10_s <= s.latency_s <= s.latency_q90_s
+    if s.latency_low_s is not None and s.latency_high_s is not None:
+        assert min(samples) <= s.latency_low_s <= s.latency_s <= s.latency_high_s <= max(samples)
 
 
 def test_interval_needs_at_least_five_samples():
