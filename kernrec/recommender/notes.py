@@ -12,7 +12,7 @@ from kernrec.kernel import config_text
 from kernrec.model.analytical.power import ZEROS
 from kernrec.model.analytical.spread import SPREADS, Source
 from kernrec.op.dtype import math_dtype
-from kernrec.recommender.candidates import CandidateSet, KernelCandidates
+from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.infeasible import refusing_constraint
@@ -159,7 +159,14 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that the GPU cannot hold, that only some boards accept, or that were exceeded."""
+    """Yield notes on power limits that lower the clock, that the GPU cannot hold, that only some boards accept, or that
+    were exceeded."""
+    if any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
+        yield Note(
+            "at the power limit, predicted times are for short runs",
+            "Most recordings run for milliseconds. Large matmuls of random numbers that run for a second or longer take"
+            " 1.16 to 1.39 times as long on H200, B200, GB200 and L40S.",
+        )
     limits_w = dict.fromkeys(recommendation.power_limit_w for recommendation in recommendations)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
         yield assumed_range(gpu)

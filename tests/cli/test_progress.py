@@ -4,17 +4,12 @@ import time
 
 from kernrec.cli.progress import Lines, Steps
 from kernrec.measure.campaign.results import Progress
-from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
+from tests.helpers.sharing import USUAL
 
 
 def measurement(**arguments: object) -> Measurement:
-    usual = {
-        "gpu": "h200-sxm", "kernel": "k", "kernel_hash": "h", "config": {"a": 1}, "protocol_version": 1,
-        "problem": find_op("elementwise").problem(n=64), "tier": "screen", "session": "s",
-        "measured_at": "2026-01-01", "outcome": "ok", "latency_s": 1e-3,
-    }  # fmt: skip
-    return Measurement.from_columns(usual | arguments)
+    return Measurement.from_columns(USUAL | {"config": {"a": 1}, "tier": "screen"} | arguments)
 
 
 def step(done: int, **row: object) -> Progress:

@@ -142,7 +142,7 @@ def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") 
     cluster.add_node(num_cpus=1)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
 def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):

@@ -26,6 +26,7 @@ from kernrec.store.share.withdraw import retraction_rows
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
+from tests.helpers.sharing import USUAL
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 _SEEN: set[str] = set()
@@ -334,7 +335,7 @@ def _learned(work: Path) -> Iterator[Format]:
             if not (path.parent / file.name).exists():
                 shutil.copyfile(file, path.parent / file.name)
         model, _ = load(path.parent / card.name)
-        model.log_ratio(model.rows(inputs))
+        model.log_ratio(inputs)
 
     yield Format("model-card", card.name, (card.read_bytes(),), loaded)
     about = json.loads(card.read_bytes())
@@ -407,12 +408,8 @@ def _used(database: Database) -> None:
 
 
 def _measurements() -> list[Measurement]:
-    usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "0123456789abcdef", "session": "monday"}
-    usual |= {"problem": find_op("matmul").problem(m=64, n=32, k=16), "protocol_version": 1, "tier": "final"}
-    usual |= {"measured_at": "2026-03-01T12:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3, "energy_j": 0.2}
-    usual |= {
-        "latency_samples_s": [1e-3, 2e-3, 5e-4], "event_reasons": {"power cap": 0.5}, "ecc": True, "registers": 40,
-    }  # fmt: skip
+    usual = USUAL | {"block": 0, "energy_j": 0.2, "latency_samples_s": [1e-3, 2e-3, 5e-4], "ecc": True}
+    usual |= {"event_reasons": {"power cap": 0.5}, "registers": 40}
     failed: dict[str, object] = {"outcome": "compile", "latency_s": None, "energy_j": None, "error": "no such type"}
     rows = [{"position": i, "config": {"block_m": 16 << i}} | (failed if i == 2 else {}) for i in range(4)]
     return [Measurement.from_columns(usual | row) for row in rows]

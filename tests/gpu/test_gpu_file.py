@@ -134,12 +134,9 @@ CATALOG = Path(kernrec.gpu.__file__).with_name("catalog")
 
 
 @every_gpu
-def test_f32_peak_follows_from_sms_lanes_and_clock(gpu):
+def test_peaks_and_bandwidth_follow_from_counts_rates_and_clocks(gpu):
     assert gpu.peak_flops("f32") == pytest.approx(gpu.datasheet_f32_flops, rel=0.03)
-
-
-@every_gpu
-def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu):
+    assert gpu.memory_bus_bits / 8 * gpu.memory_rate_hz == pytest.approx(gpu.memory_bandwidth, rel=0.015)
     assert ("f16" in gpu.datasheet_tensor_flops) == (gpu.generation != "pascal")
     for dtype, peak in gpu.datasheet_tensor_flops.items():
         # The data sheets state the f64 tensor peak at the boost clock, like the peaks without tensor cores.
@@ -148,20 +145,11 @@ def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu):
 
 
 @every_gpu
-def test_bandwidth_follows_from_bus_and_memory_rate(gpu):
-    assert gpu.memory_bus_bits / 8 * gpu.memory_rate_hz == pytest.approx(gpu.memory_bandwidth, rel=0.015)
-
-
-@every_gpu
-def test_clocks_and_power_limits_are_ordered(gpu):
+def test_clocks_power_limits_and_memory_sizes_are_plausible(gpu):
     assert 0.5e9 < gpu.base_clock_hz <= gpu.boost_clock_hz < 3e9
     assert gpu.base_clock_hz <= gpu.tensor_clock_hz <= gpu.boost_clock_hz
     assert 30 <= gpu.power_min_w < gpu.tdp_w <= gpu.power_max_w <= 1.4 * gpu.tdp_w
     assert gpu.idle_w is None or 0 < gpu.idle_w < gpu.power_min_w
-
-
-@every_gpu
-def test_memory_sizes_are_plausible(gpu):
     assert 10 <= gpu.sms <= 192
     assert 4 <= gpu.memory_bytes / 2**30 <= 288
     assert 1 <= gpu.l2_bytes / 2**20 <= 128

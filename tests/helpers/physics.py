@@ -1,6 +1,6 @@
 """Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
-    python -m tests.helpers.physics [--questions 500] [--seed 1]
+    PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]
 
 The command asks random questions and prints each broken law and their number; the exit status is 1 if a law is broken.
 """
@@ -10,14 +10,17 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+from random_queries import random_queries
+
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.op import Problem, all_ops
+from kernrec.gpu import GPU, find_gpu
+from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
 from kernrec.op.registry import problem_from_key
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.network import answer_network
 
@@ -124,54 +127,20 @@ NETWORKS = (
     "bert-base", "gpt2", "llama-3-8b-decode", "llama-3-8b-prefill", "mobilenetv2", "qwen3-30b-a3b-decode", "resnet50",
     "stable-diffusion-unet", "vgg16", "vit-l-16",
 )  # fmt: skip
-HUGE = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": {"m": 200_000, "n": 200_000, "k": 200_000}}
 
 
 def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield random questions with `gpu`, `query`, and either `network` and `batch` or `op`, `dtype` and `shape`."""
+    """Yield random questions with `gpu`, `query`, and `network` and `batch` or the fields of a random query."""
     draw = random.Random(seed)
-    for _ in range(count):
-        gpu = draw.choice(all_gpus())
-        query: dict[str, Any] = {"objective": draw.choice(["latency", "energy", "edp", "pareto"])}
-        if draw.random() < 0.4:
-            share = draw.choice([0.0, draw.random(), 1.0])
-            query["power_limit_w"] = gpu.power_min_w + share * (gpu.tdp_w - gpu.power_min_w)
-        if draw.random() < 0.15:
-            query["clock_hz"] = round(draw.uniform(0.2, 1.0) * gpu.boost_clock_hz / 15e6) * 15e6
-        question: dict[str, Any] = {"gpu": gpu.name, "query": query}
+    for question in chain.from_iterable(random_queries(count, seed)):
         if draw.random() < 0.1:
-            yield question | {"network": draw.choice(NETWORKS), "batch": draw.choice([1, 2, 8, 16, 32, 64])}
-            continue
-        op = draw.choice(["matmul"] * 5 + ["attention"] * 2 + [each.name for each in all_ops()])
-        dtypes = {"matmul": ["f16", "bf16", "f32", "tf32", "f8e4m3", "i8"], "attention": ["f16", "bf16"]}
-        dtype = draw.choice(dtypes.get(op, ["f32", "f16"]))
-        yield question | {"op": op, "dtype": dtype, "shape": _random_shape(draw, op)}
-
-
-def _random_shape(draw: random.Random, op: str) -> dict[str, int]:
-    """Return a shape that is tiny, ordinary, large or too large for any GPU."""
-    if draw.random() < 0.04 and op in HUGE:
-        return HUGE[op]
-    scale = draw.choice([1, 64, 1024, 4096, 8192])
-
-    def size(most: int) -> int:
-        return min(max(draw.choice([scale, 2 * scale, scale // 2, draw.randint(1, 2 * scale)]), 1), most)
-
-    if op == "matmul":
-        return {"m": size(2**15), "n": size(2**15), "k": size(2**15)}
-    if op == "matvec":
-        return {"m": size(2**17), "k": size(2**17), "n": draw.choice([1, 4, 16])}
-    if op == "elementwise":
-        return {"n": size(2**14) * size(2**14)}
-    if op == "attention":
-        return {"batch": draw.choice([1, 8, 64]), "heads": draw.choice([8, 32]), "queries": size(8192), "head_dim": 128}
-    if op == "conv2d":
-        side, channels = draw.choice([7, 14, 28, 56, 112]), draw.choice([3, 64, 256, 512])
-        return {"n": draw.choice([1, 32, 128]), "c": channels, "h": side, "w": side, "k": 128, "r": 3, "s": 3,
-                "padding": 1}  # fmt: skip
-    if op == "moe":
-        return {"tokens": size(2**14), "hidden": 4096, "intermediate": 1536, "experts": 64, "topk": 8}
-    return {"rows": size(2**20), "columns": size(2**17)}
+            network = {"network": draw.choice(NETWORKS), "batch": draw.choice([1, 2, 8, 16, 32, 64])}
+            query = {
+                name: question["query"][name] for name in ("power_limit_w", "clock_hz") if name in question["query"]
+            }
+            yield {"gpu": question["gpu"], "query": query, **network}
+        elif "shape" in question:
+            yield question
 
 
 def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
@@ -183,11 +152,10 @@ def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[
                 wanted = NetworkRequest(question["network"], batch=question["batch"])
                 laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
             else:
+                subject = question.get("op"), question.get("kernel"), question["shape"]
                 query = Query(**question["query"])
-                answer = recommender.recommend(
-                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
-                )
-                laws = broken_laws(answer.as_dict())
+                request = Request(question["gpu"], *subject, question["dtype"], question["layout"], query)
+                laws = broken_laws(recommender.answer(request).as_dict())
         except KernrecError:
             continue
         yield str(question), list(laws)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.op import find_op
+from kernrec.kernel import Kernel
+from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
@@ -39,6 +40,15 @@ def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy:
     return path
 
 
+def row_of(gpu: str, kernel: Kernel, config: Mapping[str, object], problem: Problem) -> dict[str, object]:
+    """Return the columns of a measurement of a config, without its costs."""
+    return {
+        "gpu": gpu, "kernel": kernel.name, "kernel_hash": kernel.hash, "config": dict(config), "problem": problem,
+        "protocol_version": 1, "tier": "final", "session": "monday", "measured_at": "2026-03-01T12:00:00",
+        "outcome": "ok",
+    }  # fmt: skip
+
+
 def store_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
     """Add measurements, given as columns, to a database, and return its path; create the database if necessary."""
     with Database.open(path, read_only=False, create=True) as database:
@@ -57,13 +67,7 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
         answer = recommender.recommend("matmul", "rtx4090", shape, query=query)
         for recommendation in answer.recommendations:
             latency_s = recommendation.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
-            rows.append(
-                {
-                    "gpu": answer.gpu.name, "device": answer.gpu.title, "kernel": recommendation.kernel.name,
-                    "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config),
-                    "problem": answer.problem, "protocol_version": 1, "tier": "final", "session": "simulated",
-                    "measured_at": "2026-03-01T12:00:00", "latency_s": latency_s,
-                    "energy_j": latency_s * recommendation.power_w, "outcome": "ok",
-                }
-            )  # fmt: skip
+            row = row_of(answer.gpu.name, recommendation.kernel, recommendation.config, answer.problem)
+            costs = {"latency_s": latency_s, "energy_j": latency_s * recommendation.power_w}
+            rows.append(row | costs | {"device": answer.gpu.title, "session": "simulated"})
     store_rows(path, rows)

@@ -30,12 +30,17 @@ UUID_HASH = "00112233aabbccdd"
 _CACHE = str(paths.cache().parent)
 
 
+USUAL: dict[str, object] = {
+    "gpu": GPU, "kernel": KERNEL, "kernel_hash": HASH, "config": {"block_m": 64}, "problem": PROBLEM,
+    "protocol_version": 1, "tier": "final", "session": "monday", "measured_at": "2026-03-01T12:00:00",
+    "latency_s": 1e-3, "outcome": "ok",
+}  # fmt: skip
+"""Columns of a valid measurement."""
+
+
 def measurement(**inputs: object) -> Measurement:
     """Return a valid measurement; `inputs` replace its columns."""
-    usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": HASH, "config": {"block_m": 64}}
-    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
-    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
-    return Measurement.from_columns(usual | inputs)
+    return Measurement.from_columns(USUAL | {"block": 0, "device_uuid_hash": UUID_HASH} | inputs)
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:

@@ -10,15 +10,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 from kernrec.errors import KernrecError
-from kernrec.op import find_op
 from kernrec.store import Database, schema
 from kernrec.store.exchange import CHECKED
-from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file, wrong_entries
 from kernrec.store.share.bundle import read_bundle, take_groups
 from kernrec.store.share.place import Folder, place_at
 from kernrec.store.share.push import check_place
 from tests.helpers.recording import make_measured_database
+from tests.helpers.sharing import measurements
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand
 
@@ -137,16 +136,9 @@ def _kill(
 
 def _make_sessions(path: Path) -> Path:
     """Create a database with two sessions of `_ROWS` rows each."""
-    usual: dict[str, object] = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef"}
-    usual |= {"problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final"}
-    usual |= {"measured_at": "2026-01-01T00:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3}
-    rows = [
-        usual | {"session": session, "position": position, "config": {"x": position}}
-        for session in ("monday", "tuesday")
-        for position in range(_ROWS)
-    ]
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+        for session in ("monday", "tuesday"):
+            database.add_measurements(measurements(session, _ROWS))
     return path
 
 

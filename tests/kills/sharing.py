@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernrec.errors import KernrecError
-from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from kernrec.store.share.bundle import fetch
 from kernrec.store.share.place import BUNDLE, Folder
 from kernrec.store.share.pull import placed_bundle
+from tests.helpers.sharing import measurements
 from tests.kills.forked_command import ForkedCommand
 
 _LICENCE = ("--licence", "CC0-1.0")
@@ -95,14 +94,9 @@ def _run(person: Mapping[str, str], *arguments: str) -> str:
 
 
 def _measure(person: Mapping[str, str], session: int, count: int) -> None:
-    problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
-    usual: dict[str, object] = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef"}
-    usual |= {"problem": problem, "protocol_version": 1, "tier": "final", "session": f"s{session}", "block": 0}
-    usual |= {"measured_at": "2026-01-01T00:00:00", "outcome": "ok", "latency_s": 1e-3}
-    rows = [usual | {"position": i, "config": {"x": i}} for i in range(count)]
     path = Path(person["XDG_DATA_HOME"]) / "kernrec" / "kernrec.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+        database.add_measurements(measurements(f"s{session}", count))
 
 
 def _bundles(place: Path) -> list[str]:

@@ -21,7 +21,7 @@ REQUEST = CollectRequest(None, Path("own.duckdb"))
 
 
 @pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def history(monkeypatch):
     """Record everything that is done to the GPU, in order."""
     events: list[str] = []
 
@@ -37,15 +37,13 @@ def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-def test_every_pair_of_limit_and_clock_is_a_point() -> None:
+def test_every_pair_of_limit_and_clock_is_a_point():
     assert operating_points([], []) == (DEFAULT_POINT,)
     assert operating_points([200.0], []) == (OperatingPoint(200.0),)
     assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
 
 
-def test_all_limits_are_checked_before_the_first_is_set_and_restored(
-    history: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_limits_are_checked_before_the_first_is_set_and_restored(history, monkeypatch):
     def measure(request: CollectRequest, *_: object) -> CollectResult:
         history.append(f"measure {request.point.power_limit_w:g}")
         return CollectResult()
@@ -57,9 +55,7 @@ def test_all_limits_are_checked_before_the_first_is_set_and_restored(
 
 
 @pytest.mark.parametrize("end", [CollectResult(error="the device is lost"), CollectResult(stopped=True)])
-def test_early_end_at_one_limit_skips_the_rest(
-    history: list[str], monkeypatch: pytest.MonkeyPatch, end: CollectResult
-) -> None:
+def test_early_end_at_one_limit_skips_the_rest(history, monkeypatch, end):
     monkeypatch.setattr(collect, "collect", lambda *_: end)
     measured = collect_at(operating_points([300.0, 400.0], []), replace(REQUEST, gpu="0"))
     assert history == ["check 2", "set 300", "restore"]

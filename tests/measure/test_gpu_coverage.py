@@ -28,7 +28,7 @@ def a_layer(op: str) -> Problem:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """Store a layer on two GPUs of one architecture, a layer that nobody requests, and a replayed row."""
     reduce, norm, other = a_layer("reduce"), a_layer("rmsnorm"), find_op("matmul").problem(m=64, n=32, k=16)
     return database(
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     )
 
 
-def test_layers_count_as_measured_and_foreign_rows_as_configs(path: Path) -> None:
+def test_layers_count_as_measured_and_foreign_rows_as_configs(path):
     stack = Stack([path])
     first, second = gpus_coverage(stack)[:2]
     assert (first.gpu, first.arch, first.last_measured) == ("l40s", "sm_89", "2026-03-01")
@@ -52,7 +52,7 @@ def test_layers_count_as_measured_and_foreign_rows_as_configs(path: Path) -> Non
     assert (second.gpu, second.ops["reduce"].configs) == ("rtx4090", 1)
 
 
-def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
+def test_coverage_fits_80_columns(path, tmp_path):
     variables = {"COLUMNS": "80", "HOME": str(tmp_path), "PATH": ""}
     done = run_here("db", "info", "--coverage", "--db", path, variables=variables)
     assert done.returncode == 0
@@ -70,7 +70,7 @@ def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )
-def test_misuse_is_refused_in_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     done = run_here("db", "info", "--coverage", *arguments, home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]

@@ -1,7 +1,6 @@
 """Test the totals of traces, and that a written trace reads back unchanged."""
 
 import csv
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ def sample(time_s: float, power_w: float | None, energy_j: float | None = None, 
     return SensorReading(time_s, energy_j, power_w, 1.5e9, None, 60.0, frozenset(reasons))
 
 
-def test_energy_counter_is_preferred_to_power_samples() -> None:
+def test_energy_counter_is_preferred_to_power_samples():
     counted = summarize_trace([sample(0, 100, 50), sample(1, 300, 260)])
     sampled = summarize_trace([sample(0, 100), sample(1, 300)])
     assert (counted.energy_j, counted.energy_from) == (210, "counter")
@@ -26,14 +25,14 @@ def test_energy_counter_is_preferred_to_power_samples() -> None:
 
 
 @given(power=st.floats(1, 1000), steps=st.lists(st.floats(0.01, 10), min_size=1, max_size=30))
-def test_constant_power_gives_power_times_time(power: float, steps: list[float]) -> None:
+def test_constant_power_gives_power_times_time(power, steps):
     times = [sum(steps[:i]) for i in range(len(steps) + 1)]
     summary = summarize_trace([sample(time, power) for time in times])
     assert summary.energy_j == pytest.approx(power * times[-1])
     assert summary.mean_power_w == pytest.approx(power)
 
 
-def test_throttling_is_a_fraction_of_the_samples() -> None:
+def test_throttling_is_a_fraction_of_the_samples():
     samples = [
         sample(0, 1, None, "idle"),
         sample(1, 1, None, "power cap", "idle"),
@@ -43,7 +42,7 @@ def test_throttling_is_a_fraction_of_the_samples() -> None:
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
-def test_trace_file_has_each_sample_at_once(tmp_path: Path) -> None:
+def test_trace_file_has_each_sample_at_once(tmp_path):
     path = tmp_path / "it's a trace.csv"
     with TraceFile(path) as file:
         file.add(sample(0.0, 100.25, 3.5, "power cap", "idle"))
@@ -55,6 +54,6 @@ def test_trace_file_has_each_sample_at_once(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[-1].startswith("0.125,,,")
 
 
-def test_empty_trace_has_no_summary() -> None:
+def test_empty_trace_has_no_summary():
     with pytest.raises(UsageError, match="the trace has no samples"):
         summarize_trace([])

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("measured_here")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     """Create measurements of library kernels for which the recommender has predictions."""
     path = tmp_path_factory.mktemp("recording") / "library.duckdb"
     make_measured_database(path, problems=3, configs=4)
@@ -45,7 +45,7 @@ def keys(database: Path) -> list[tuple[object, object]]:
         return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 
 
-def test_config_budget_is_kept_and_the_next_run_resumes(library: Path, tmp_path: Path) -> None:
+def test_config_budget_is_kept_and_the_next_run_resumes(library, tmp_path):
     database = tmp_path / "k.duckdb"
     first = refine(request(library, database, 5))
     assert first.measured == 5
@@ -59,14 +59,14 @@ def test_config_budget_is_kept_and_the_next_run_resumes(library: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb", "k.duckdb.query"]
 
 
-def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
+def test_refinement_stops_at_the_bound(library, tmp_path):
     bounded = replace(request(library, tmp_path / "k.duckdb"), until=0.9)
     result = refine(bounded)
     assert result.measured == 0
     assert result.ended == "the regret is below 90 %"
 
 
-def test_energy_objective_measures_energy(tmp_path: Path) -> None:
+def test_energy_objective_measures_energy(tmp_path):
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
     result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
@@ -76,7 +76,7 @@ def test_energy_objective_measures_energy(tmp_path: Path) -> None:
     assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
 
 
-def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path: Path) -> None:
+def test_impossible_request_is_refused_before_measuring(library, tmp_path):
     database = tmp_path / "k.duckdb"
     short = replace(request(library, database), budget=CampaignBudget(0.1, None))
     with pytest.raises(UsageError, match=r"shorter than one measurement, which takes up to 0\.5 s"):

@@ -12,7 +12,6 @@ from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_measured_database, make_recording
-from tests.helpers.refusals import Refuses
 
 pytestmark = [needs("scipy", "xgboost"), pytest.mark.usefixtures("measured_here")]
 
@@ -31,7 +30,7 @@ def search(
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("strategy", [Strategy.GUIDE, Strategy.GENETIC])
-def test_energy_search_measures_few_energies_and_resumes(strategy: Strategy, tmp_path: Path) -> None:
+def test_energy_search_measures_few_energies_and_resumes(strategy, tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
     result, first = search(recording, database, 20, Objective.ENERGY, strategy)
     assert result.error is None
@@ -50,7 +49,7 @@ def test_energy_search_measures_few_energies_and_resumes(strategy: Strategy, tmp
     assert len(coarse) == len(set(coarse)) == second.energies
 
 
-def test_several_problems_are_refused_before_measuring(tmp_path: Path, refuses: Refuses) -> None:
+def test_several_problems_are_refused_before_measuring(tmp_path, refuses):
     recording = tmp_path / "r.duckdb"
     make_measured_database(recording, problems=2, configs=2)
     refuses(lambda: search(recording, tmp_path / "k.duckdb", 5, Objective.LATENCY))

@@ -118,7 +118,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path, capsys, monkeypatch):
     """Provide a bench with an emulated H200."""
     bench = Bench(tmp_path, capsys, H200, emulated=True)
     install(monkeypatch, bench.code)
@@ -126,7 +126,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.fixture(params=["emulated", pytest.param("card", marks=pytest.mark.gpu)])
-def any_bench(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+def any_bench(request, tmp_path, capsys):
     """Provide a bench with an emulated H200, and one with the GPU of this machine."""
     if request.param == "emulated":
         return request.getfixturevalue("bench")
@@ -145,7 +145,7 @@ def measured(answer: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: Bench) -> None:
+def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench):
     bad = SOURCE.replace("int columns)", "int columns\n#if UNROLL == 2\n, int more\n#endif\n)")
     bad = bad.replace(
         "if (threadIdx.x == 0)", "if (UNROLL == 8) ((float *) x)[threadIdx.x] = 1.0f;\n    if (threadIdx.x == 0)"
@@ -168,7 +168,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
 
 
 @pytest.mark.every(3)
-def test_declared_problem_is_compared_with_the_first_config(any_bench: Bench) -> None:
+def test_declared_problem_is_compared_with_the_first_config(any_bench):
     bench = any_bench
     bench.spec(DECLARED)
     answer, errors = bench.measure()
@@ -194,7 +194,7 @@ def test_declared_problem_is_compared_with_the_first_config(any_bench: Bench) ->
     assert elsewhere["candidates"] == 3
 
 
-def test_t1_kernel_keeps_its_constants_and_sums(any_bench: Bench) -> None:
+def test_t1_kernel_keeps_its_constants_and_sums(any_bench):
     """Each launch adds to the result of the one before; the check must use the result of the first launch."""
     bench = any_bench
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
@@ -209,7 +209,7 @@ def test_t1_kernel_keeps_its_constants_and_sums(any_bench: Bench) -> None:
 
 
 @pytest.mark.every(3)
-def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench: Bench) -> None:
+def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench):
     bench = any_bench
     kernel = bench.ptx(DOUBLE_PTX)
     answer, _ = bench.measure()
@@ -227,7 +227,7 @@ def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench:
 
 
 @pytest.mark.deep
-def test_killed_analysis_loses_nothing_and_resumes(bench: Bench) -> None:
+def test_killed_analysis_loses_nothing_and_resumes(bench):
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles
     start = [sys.executable, "-m", "tests.helpers.machine", *bench.command]
@@ -252,7 +252,7 @@ def test_killed_analysis_loses_nothing_and_resumes(bench: Bench) -> None:
         ('"i32 columns"]', '"i32 columns", "i32 rows"]', "takes 3 arguments, not 4"),
     ],
 )
-def test_first_config_without_output_ends_in_one_line(bench: Bench, old: str, new: str, says: str) -> None:
+def test_first_config_without_output_ends_in_one_line(bench, old, new, says):
     bench.spec(DECLARED.replace(old, new), SOURCE.replace(old, new))
     status, _, err = bench.run(*bench.command)
     assert status != 0
@@ -260,7 +260,7 @@ def test_first_config_without_output_ends_in_one_line(bench: Bench, old: str, ne
 
 
 @pytest.mark.parametrize("text", [OF_AN_OP, DECLARED])
-def test_missing_gpu_is_reported_before_any_work(bench: Bench, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_missing_gpu_is_reported_before_any_work(bench, monkeypatch, text):
     bench.spec(text, shape="rows=8,columns=256")
 
     def none() -> list[LocalGpu]:

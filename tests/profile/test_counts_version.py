@@ -47,7 +47,7 @@ def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> 
         pytest.fail(f"COUNTS_VERSION is {version}, but the pinned counts have version {pinned_version}: see docstring")
 
 
-def test_counts_change_only_with_their_version() -> None:
+def test_counts_change_only_with_their_version():
     counts, document = counted(), json.loads(PINNED.read_text())
     if os.environ.get("KERNREC_UPDATE_COUNTS") and document["version"] < COUNTS_VERSION:
         document = {"version": COUNTS_VERSION, "counts": counts}
@@ -55,7 +55,7 @@ def test_counts_change_only_with_their_version() -> None:
     check(counts, COUNTS_VERSION, document["version"], document["counts"])
 
 
-def test_another_count_fails_unless_the_version_is_raised() -> None:
+def test_another_count_fails_unless_the_version_is_raised():
     document = json.loads(PINNED.read_text())
     pinned, version = document["counts"], document["version"]
     other = {name: dict(metrics) for name, metrics in pinned.items()}

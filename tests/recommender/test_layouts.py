@@ -7,7 +7,7 @@ import pytest
 from kernrec.errors import NoKernelError
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
+from tests.helpers.recording import row_of, store_rows
 
 LATENCY = Query(Objective.LATENCY)
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}
@@ -60,16 +60,9 @@ def test_rows_measured_in_one_layout_are_used_without_a_layout(
         recommendation = recommender.recommend("matmul", gpu, dims, dtype, layout, LATENCY).best
     else:
         recommendation = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
-    row = {
-        "gpu": gpu, "device": None, "kernel": recommendation.kernel.name, "kernel_hash": recommendation.kernel.hash,
-        "config": dict(recommendation.config), "problem": recommendation.problem, "protocol_version": 1,
-        "tier": "final", "session": "monday", "measured_at": "2026-03-01T12:00:00",
-        "latency_s": recommendation.latency_s.value, "energy_j": recommendation.energy_j.value,
-        "power_w": recommendation.power_w, "outcome": "ok",
-    }  # fmt: skip
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([Measurement.from_columns(row)])
+    row = row_of(gpu, recommendation.kernel, recommendation.config, recommendation.problem)
+    row |= {"latency_s": recommendation.latency_s.value, "energy_j": recommendation.energy_j.value}
+    path = store_rows(tmp_path / "own.duckdb", [row | {"power_w": recommendation.power_w}])
     answer = Recommender([path]).recommend("matmul", gpu, dims, dtype, query=LATENCY)
     assert answer.problem.layout == layout
     assert any(each.source == "measured" for each in answer.recommendations)

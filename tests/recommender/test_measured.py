@@ -18,6 +18,7 @@ from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
+from tests.helpers.recording import row_of
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements
@@ -27,7 +28,7 @@ Ask = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
-def predicted() -> tuple[Recommendation, ...]:
+def predicted():
     """Return the forty configs with the lowest predicted latency."""
     return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).recommendations
 
@@ -35,19 +36,14 @@ def predicted() -> tuple[Recommendation, ...]:
 def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """Return a measurement of a recommendation: `factor` times its predicted latency, at its predicted power."""
     latency = recommendation.latency_s.value * factor
-    usual = {
-        "gpu": GPU, "device": "NVIDIA H200", "kernel": recommendation.kernel.name,
-        "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config), "problem": PROBLEM,
-        "protocol_version": 1, "tier": "final", "session": "monday",
-        "measured_at": "2026-03-01T12:00:00", "latency_s": latency, "latency_low_s": latency * 0.98,
-        "latency_high_s": latency * 1.03, "energy_j": latency * recommendation.power_w,
-        "power_w": recommendation.power_w, "outcome": "ok",
-    }  # fmt: skip
-    return usual | changes
+    power_w = recommendation.power_w
+    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.03}
+    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA H200"}
+    return row_of(GPU, recommendation.kernel, recommendation.config, PROBLEM) | costs | changes
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(tmp_path):
     """Return a function that answers from a database file with the given rows."""
 
     def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Answer:
@@ -60,9 +56,7 @@ def ask(tmp_path: Path) -> Ask:
     return ask
 
 
-def test_disagreeing_rows_of_others_are_named_but_not_used(
-    predicted: tuple[Recommendation, ...], tmp_path: Path
-) -> None:
+def test_disagreeing_rows_of_others_are_named_but_not_used(predicted, tmp_path):
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
@@ -91,7 +85,7 @@ def failure(recommendation: Recommendation, outcome: str, **changes: Any) -> dic
     return row(recommendation, outcome=outcome, **nothing, **changes)
 
 
-def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
+def test_measured_config_uses_its_measurement(ask, predicted):
     slow = predicted[5]
     answer = ask([row(slow, 0.5), row(slow, 0.52, session="tuesday", measured_at="2026-03-02T12:00:00")])
     best = answer.best
@@ -107,9 +101,7 @@ def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Recomme
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 
-def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
-    tmp_path: Path, ask: Ask, predicted: tuple[Recommendation, ...]
-) -> None:
+def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(tmp_path, ask, predicted):
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
@@ -127,7 +119,7 @@ def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
     assert min(cost for _, cost, _ in regret.contenders) > rows[0]["latency_s"]
 
 
-def test_measured_config_is_found_despite_a_slow_prediction(ask: Ask) -> None:
+def test_measured_config_is_found_despite_a_slow_prediction(ask):
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
@@ -139,14 +131,14 @@ def test_measured_config_is_found_despite_a_slow_prediction(ask: Ask) -> None:
     assert answer.best.source == "measured"
 
 
-def test_impossibly_fast_measurement_is_ignored_and_counted(ask: Ask) -> None:
+def test_impossibly_fast_measurement_is_ignored_and_counted(ask):
     first = Recommender([]).recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 1e-4)])
     assert answer.best.source != "measured"
     assert any("measurements of 1 config not used: impossible" in note for note in answer.notes)
 
 
-def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
+def test_missing_energy_is_predicted_for_the_measured_time(ask, predicted):
     first = predicted[0]
     recommendation = recommendation_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
     assert recommendation is not None
@@ -164,16 +156,14 @@ def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: 
     ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
     ({"locked_memory_clock_hz": 1e9}, {}, False),
 ])  # fmt: skip
-def test_measurement_counts_only_at_its_limits(
-    ask: Ask, predicted: tuple[Recommendation, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
-) -> None:
+def test_measurement_counts_only_at_its_limits(ask, predicted, measured, limits, counts):
     answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
     assert (answer.best.source == "measured") is counts
     assert any("other power limit or clock" in note for note in answer.notes) is not counts
 
 
 @pytest.mark.parametrize("outcome", ["incorrect", "crash", "timeout", "compile"])
-def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Recommendation, ...], outcome: str) -> None:
+def test_failed_config_is_skipped_and_counted(ask, predicted, outcome):
     failed = predicted[:3]
     answer = ask([failure(recommendation, outcome) for recommendation in failed])
     assert not [recommendation for recommendation in failed if recommendation_of(answer, recommendation.config)]
@@ -181,16 +171,14 @@ def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Recomme
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
-def test_only_an_incorrect_result_stays_a_failure_after_success(
-    ask: Ask, predicted: tuple[Recommendation, ...], outcome: str
-) -> None:
+def test_only_an_incorrect_result_stays_a_failure_after_success(ask, predicted, outcome):
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
     assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
     assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
-def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
+def test_best_foreign_kernel_gets_its_own_row(ask, predicted):
     usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
     theirs = [row(predicted[0], 0.7, config={"MWG": 32}, **usual), row(predicted[0], 0.5, config={"MWG": 64}, **usual)]
     answer = ask(theirs)
@@ -200,7 +188,7 @@ def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Recomme
     assert "Xgemm" not in {recommendation.kernel.name for recommendation in answer.recommendations}
 
 
-def test_grown_database_is_read_again(tmp_path: Path, predicted: tuple[Recommendation, ...]) -> None:
+def test_grown_database_is_read_again(tmp_path, predicted):
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     recommender = Recommender([path])

@@ -28,7 +28,7 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def recommenders() -> tuple[Recommender, Recommender]:
+def recommenders():
     return Recommender([]), Recommender([])
 
 
@@ -43,9 +43,7 @@ def some_problems(op: str, dtype: str, draw: random.Random) -> list[Problem]:
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 @pytest.mark.parametrize("gpu", ["h200", "a100", "t4"])
 @pytest.mark.parametrize("op", SIZES)
-def test_ranked_costs_equal_single_answers(
-    recommenders: tuple[Recommender, Recommender], op: str, gpu: str, dtype: str, objective: str
-) -> None:
+def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objective):
     together, alone = recommenders
     draw, card = random.Random(f"{op} {gpu} {dtype} {objective}"), find_gpu(gpu)
     limit = None if objective == "pareto" else draw.choice([None, card.power_min_w])
@@ -85,7 +83,7 @@ class OneByOne(Recommender):
         return iter(())
 
 
-def test_network_and_its_sweep_equal_single_answers() -> None:
+def test_network_and_its_sweep_equal_single_answers():
     answers = []
     for recommender in (Recommender([]), OneByOne([])):
         network = answer_network(recommender, "h200", NetworkRequest("bert-base"), Query(Objective.LATENCY))
@@ -94,7 +92,7 @@ def test_network_and_its_sweep_equal_single_answers() -> None:
     assert answers[0] == answers[1]
 
 
-def test_prepared_candidates_are_reused(recommenders: tuple[Recommender, Recommender]) -> None:
+def test_prepared_candidates_are_reused(recommenders):
     card, point, definition = find_gpu("l4"), (OperatingPoint(),), find_op("softmax")
     problems = [definition.problem("f16", rows=rows, columns=333) for rows in range(1, 41)]
     recommender = Recommender([])

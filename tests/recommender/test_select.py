@@ -19,7 +19,6 @@ from kernrec.recommender.select import bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
 from kernrec.util.engine import query as engine
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
 
 
 def selected(
@@ -33,18 +32,18 @@ def selected(
     return result
 
 
-def test_each_candidate_is_selected_once_at_its_best_point() -> None:
+def test_each_candidate_is_selected_once_at_its_best_point():
     costs = [[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]]
     assert selected(*costs, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
     assert selected(*costs, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
     assert selected(*costs, Query(Objective.EDP, top=1)) == [(1, 1)]
 
 
-def test_front_covers_configs_and_points() -> None:
+def test_front_covers_configs_and_points():
     assert selected([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]], Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_bounds_are_kept_and_unreachable_ones_refused(refuses: Refuses) -> None:
+def test_bounds_are_kept_and_unreachable_ones_refused(refuses):
     costs = [[1.0, 2.0, 4.0]], [[400.0, 400.0, 100.0]]
     assert selected(*costs, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
     assert selected(*costs, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]

@@ -8,6 +8,7 @@ import pytest
 from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
 from tests.helpers.reading import reading_here
+from tests.helpers.sharing import USUAL
 
 
 @pytest.fixture
@@ -29,24 +30,11 @@ def database():
 
 
 @pytest.fixture
-def row(problem) -> Callable[..., dict]:
+def row() -> Callable[..., dict]:
     """Return a function that creates a valid measurement with the given columns changed."""
 
     def make(**arguments) -> dict:
-        usual = {
-            "gpu": "h200-sxm",
-            "kernel": "matmul_simt",
-            "kernel_hash": "0123456789abcdef",
-            "config": {"block_m": 64, "split_k": 1},
-            "problem": problem,
-            "protocol_version": 1,
-            "tier": "final",
-            "session": "monday",
-            "measured_at": "2026-03-01T12:00:00",
-            "latency_s": 1e-3,
-            "outcome": "ok",
-        }
-        return usual | arguments
+        return USUAL | {"config": {"block_m": 64, "split_k": 1}} | arguments
 
     return make
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder
 from kernrec.store.exchange import add_rows
@@ -19,8 +18,7 @@ from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
 from kernrec.store.share.withdraw import retraction_rows
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import add, measurement
+from tests.helpers.sharing import USUAL, add, measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
@@ -90,7 +88,7 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
     assert len(database.altered()) == 2
 
 
-def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, refuses: Refuses):
+def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, refuses):
     refuses(lambda arguments: add(empty, row(session="good"), row(**arguments)), [
         {"latency_ms": 1.0}, {"measurement_id": "x"}, {"latency_s": "fast"}, {"latency_s": float("nan")},
         {"registers": 2.5}, {"registers": True}, {"registers": 2**40}, {"ecc": 1}, {"session": 7},
@@ -135,14 +133,11 @@ points = st.lists(
 @few_examples(10)
 @given(points)
 def test_front_and_best_match_their_definition(points):
-    problem = find_op("matmul").problem(m=64, n=32, k=16)
-    usual = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "a", "problem": problem, "protocol_version": 1}
-    usual |= {"tier": "final", "session": "s", "outcome": "ok", "measured_at": "2026-01-01"}
     with Database.memory() as database:
         add(
             database,
             *(
-                usual | {"config": {"i": i}, "latency_s": float(latency), "energy_j": energy, "power_limit_w": limit}
+                USUAL | {"config": {"i": i}, "latency_s": float(latency), "energy_j": energy, "power_limit_w": limit}
                 for i, (latency, energy, limit) in enumerate(points)
             ),
         )
@@ -236,7 +231,7 @@ def test_merge_of_an_invalid_database_adds_nothing(database, tmp_path, row):
     assert database.content_hash() == before
 
 
-def test_database_cannot_be_merged_with_itself(tmp_path, row, refuses: Refuses):
+def test_database_cannot_be_merged_with_itself(tmp_path, row, refuses):
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         add(database, row())

@@ -69,7 +69,7 @@ def scales(database: Database) -> dict[str, Scale]:
 @pytest.mark.every(3)
 @few_examples(5)
 @given(st.floats(0.5, 2.5))
-def test_scale_of_an_outlier_gpu_is_recovered_and_changes_no_answer(scale: float) -> None:
+def test_scale_of_an_outlier_gpu_is_recovered_and_changes_no_answer(scale):
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", scale, sessions=3)}
     with combined(people) as database:
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(scale, rel=0.02)
@@ -81,7 +81,7 @@ def test_scale_of_an_outlier_gpu_is_recovered_and_changes_no_answer(scale: float
             assert answer.contributors == 3
 
 
-def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model() -> None:
+def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model():
     people = {"ann": rows_of("ann", 1.0, range(4)), "ben": rows_of("ben", 1.0, range(4)), "cyd": rows_of("cyd", 1.6)}
     with combined(people) as database:
         answer = answers(database)[CONFIGS - 1]
@@ -90,7 +90,7 @@ def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model() -> None:
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.01)
 
 
-def test_one_of_three_users_cannot_move_an_answer() -> None:
+def test_one_of_three_users_cannot_move_an_answer():
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.01)}
     liar = [
         measurement(session=f"liar {n}", config={"block_m": 1}, latency_s=1e-5, measured_at="2026-05-01")
@@ -104,7 +104,7 @@ def test_one_of_three_users_cannot_move_an_answer() -> None:
         assert answer.spread_high_s == pytest.approx(TRUE_S[0], rel=0.05)
 
 
-def test_users_rows_are_neither_rescaled_nor_replaced() -> None:
+def test_users_rows_are_neither_rescaled_nor_replaced():
     people = {person: rows_of(person, 1.0) for person in ("ann", "ben", "cyd")}
     with combined(people, own=rows_of("me", 1.4, range(4))) as database:
         assert scales(database)["own"].latency_ratio == pytest.approx(1.4, rel=0.02)
@@ -115,7 +115,7 @@ def test_users_rows_are_neither_rescaled_nor_replaced() -> None:
         assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
 
 
-def test_file_with_false_sources_and_scales_contributes_only_its_rows() -> None:
+def test_file_with_false_sources_and_scales_contributes_only_its_rows():
     with combined({"ann": [measurement()]}) as database:
         database.change(["INSERT INTO db.merged FROM db.merged", "INSERT INTO db.merged FROM db.merged"])
         for scale in ("1e-300", "'nan'::DOUBLE", "1e300"):

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -28,14 +27,13 @@ from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
 from tests.helpers.command import environment
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 
 GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(tmp_path_factory):
     """Create a database of two valid measurements."""
     path = tmp_path_factory.mktemp("honest") / "theirs.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
@@ -44,7 +42,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def theirs(honest: Path, tmp_path: Path) -> Path:
+def theirs(honest, tmp_path):
     """Return a copy of the valid database that a test may change."""
     return Path(shutil.copyfile(honest, tmp_path / "theirs.duckdb"))
 
@@ -74,7 +72,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_views_and_macros_of_a_file_never_run(theirs: Path, tmp_path: Path) -> None:
+def test_views_and_macros_of_a_file_never_run(theirs, tmp_path):
     secret = tmp_path / "secret.csv"
     secret.write_text("latency_s\n1e-9\n")
     answer = "SELECT * REPLACE (1e-9 AS latency_s) FROM measurement"
@@ -98,7 +96,7 @@ def test_views_and_macros_of_a_file_never_run(theirs: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("read_here")
-def test_database_cannot_reach_other_files(theirs: Path, tmp_path: Path) -> None:
+def test_database_cannot_reach_other_files(theirs, tmp_path):
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with Database.open(theirs, read_only=False) as database:
         for statement in (
@@ -119,7 +117,7 @@ class ReaderStartedError(Exception):
 
 
 @pytest.fixture
-def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_reader(monkeypatch):
     """Make it an error to start a process that reads a file."""
 
     def read_apart(*_: object) -> None:
@@ -128,13 +126,13 @@ def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.reader.read_apart", read_apart)
 
 
-def test_queried_file_is_checked_once(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queried_file_is_checked_once(theirs, monkeypatch):
     Database.open(theirs).close()
     monkeypatch.setattr("kernrec.store.reader.read_apart", None)
     Database.open(theirs).close()
 
 
-def test_file_written_by_this_program_needs_no_check(tmp_path: Path, no_reader: None) -> None:
+def test_file_written_by_this_program_needs_no_check(tmp_path, no_reader):
     path = tmp_path / "own.duckdb"
     for _ in range(2):
         with Database.open(path, read_only=False, create=True) as database:
@@ -144,7 +142,7 @@ def test_file_written_by_this_program_needs_no_check(tmp_path: Path, no_reader: 
     Database.open(path).close()
 
 
-def test_file_that_replaces_a_known_one_is_checked(honest: Path, tmp_path: Path, no_reader: None) -> None:
+def test_file_that_replaces_a_known_one_is_checked(honest, tmp_path, no_reader):
     """The replacement has the same name, size and time stamp."""
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
@@ -159,7 +157,7 @@ def test_file_that_replaces_a_known_one_is_checked(honest: Path, tmp_path: Path,
 
 
 @pytest.mark.usefixtures("read_here")
-def test_file_with_an_altered_row_is_inspected_but_not_used(theirs: Path) -> None:
+def test_file_with_an_altered_row_is_inspected_but_not_used(theirs):
     change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
     with pytest.raises(UsageError, match=r"do not match their key .*`kernrec db verify` lists the rows"):
         Database.open(theirs)
@@ -184,7 +182,7 @@ def test_file_with_an_altered_row_is_inspected_but_not_used(theirs: Path) -> Non
     ],
 )
 @pytest.mark.usefixtures("read_here")
-def test_tables_that_differ_from_the_schema_are_refused(theirs: Path, statement: str, says: str) -> None:
+def test_tables_that_differ_from_the_schema_are_refused(theirs, statement, says):
     change(theirs, statement)
     for read_only in (True, False):
         with pytest.raises(UsageError, match=says):
@@ -203,7 +201,7 @@ def test_tables_that_differ_from_the_schema_are_refused(theirs: Path, statement:
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("read_here")
-def test_triggers_on_insert_are_refused_for_writing(theirs: Path, statements: tuple[str, ...], says: str) -> None:
+def test_triggers_on_insert_are_refused_for_writing(theirs, statements, says):
     change(theirs, *statements)
     with pytest.raises(UsageError, match=says):
         Database.open(theirs, read_only=False)
@@ -233,7 +231,7 @@ def test_triggers_on_insert_are_refused_for_writing(theirs: Path, statements: tu
         ("INSERT INTO measurement FROM measurement LIMIT 1", "rows of the table measurement occur twice"),
     ],
 )
-def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) -> None:
+def test_impossible_rows_are_refused(theirs, statement, says):
     change(theirs, statement)
     assert says in refused(theirs)
 
@@ -266,9 +264,7 @@ def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) ->
     ],
 )
 @pytest.mark.usefixtures("read_here")
-def test_rows_with_valid_keys_and_impossible_content_are_refused(
-    theirs: Path, table: str, row: dict[str, object], says: str
-) -> None:
+def test_rows_with_valid_keys_and_impossible_content_are_refused(theirs, table, row, says):
     """An untrusted source can compute valid keys, too."""
     with Database.open(theirs, read_only=False) as database:
         (stored, *_) = database.rows(table)
@@ -278,7 +274,7 @@ def test_rows_with_valid_keys_and_impossible_content_are_refused(
 
 
 @pytest.mark.usefixtures("read_here")
-def test_kernel_hash_must_match_its_source(theirs: Path) -> None:
+def test_kernel_hash_must_match_its_source(theirs):
     spec = json.dumps({"tunables": {}})
     with Database.open(theirs, read_only=False) as database:
         database.add("kernel", [{"name": "k", "kernel_hash": "0" * 16, "op": "matmul", "spec": spec, "source": "evil"}])
@@ -286,7 +282,7 @@ def test_kernel_hash_must_match_its_source(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path: Path) -> None:
+def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path):
     launch = {"entry": "matmul", "grid": ["1"], "block": ["64"], "arguments": ["x"]}
     problem = {"dims": {"width": 64}, "tensors": {"x": {"shape": ["width"], "role": "inout"}}}
     spec = {"name": "matmul", "source": "own.cu", "problem": problem, "launch": [launch]}
@@ -300,7 +296,7 @@ def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path: Path) -> 
     assert "are not accepted by matmul: unknown matmul dimension 'width'" in refused(tmp_path / "theirs.duckdb")
 
 
-def test_latency_below_the_hardware_bound_is_refused(theirs: Path) -> None:
+def test_latency_below_the_hardware_bound_is_refused(theirs):
     """A matmul of 4096 x 4096 x 4096 in a microsecond would need 137 PFLOP/s."""
     large = find_op("matmul").problem(m=4096, n=4096, k=4096)
     with Database.open(theirs, read_only=False) as database:
@@ -311,7 +307,7 @@ def test_latency_below_the_hardware_bound_is_refused(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_refused_file_adds_nothing(theirs: Path) -> None:
+def test_refused_file_adds_nothing(theirs):
     change(theirs, "UPDATE measurement SET latency_s = 1e-9")
     with Database.memory() as database:
         with pytest.raises(UsageError, match="do not match their key"):
@@ -320,7 +316,7 @@ def test_refused_file_adds_nothing(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_row_altered_after_storage_does_not_count_as_its_key(honest: Path) -> None:
+def test_row_altered_after_storage_does_not_count_as_its_key(honest):
     with Database.memory() as database:
         merge(database, honest)
         database._connection.execute("UPDATE db.measurement SET latency_s = 9 WHERE latency_s = 1e-3")
@@ -329,7 +325,7 @@ def test_row_altered_after_storage_does_not_count_as_its_key(honest: Path) -> No
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_contradictory_rows_stay_but_are_not_used(scale: float) -> None:
+def test_contradictory_rows_stay_but_are_not_used(scale):
     """Two rows contradict each other about the same moment of one session, in either order."""
     true = measurement(block=0, position=3)
     others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]
@@ -354,9 +350,7 @@ def take(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [use, take])
-def test_reader_out_of_memory_is_reported_in_one_line(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
-) -> None:
+def test_reader_out_of_memory_is_reported_in_one_line(theirs, monkeypatch, read):
     """The memory limit kills a real process; a crash of DuckDB looks the same."""
     small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
     monkeypatch.setattr(Limits, "of", lambda size: small)
@@ -365,13 +359,13 @@ def test_reader_out_of_memory_is_reported_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_more_rows_than_a_file_can_hold_are_refused(honest: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_more_rows_than_a_file_can_hold_are_refused(honest, tmp_path, refuses):
     few = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**32, file_bytes=2**26, rows=1)
     refuses(lambda: read_database(honest, tmp_path, few))
 
 
 @pytest.mark.slow
-def test_each_damaged_file_is_reported_in_one_line(honest: Path, tmp_path: Path) -> None:
+def test_each_damaged_file_is_reported_in_one_line(honest, tmp_path):
     """Change bytes of a file. All of its rows are accepted or none; DuckDB may crash, but not kernrec."""
     content, draw = honest.read_bytes(), random.Random(5)
     for number in range(6):
@@ -398,7 +392,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 @pytest.mark.slow
 @settings(few_examples(10), phases=[Phase.generate])
 @given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))
-def test_duckdb_computes_the_same_keys_as_python(rows: list) -> None:
+def test_duckdb_computes_the_same_keys_as_python(rows):
     with connect_memory() as connection:
         migrate(connection, 0)
         kinds = columns(connection, "measurement")
@@ -418,7 +412,7 @@ def test_duckdb_computes_the_same_keys_as_python(rows: list) -> None:
     assert [stored for stored, _ in keys] == [computed for _, computed in keys]
 
 
-def test_python_decides_if_duckdb_formats_a_value_differently() -> None:
+def test_python_decides_if_duckdb_formats_a_value_differently():
     """A row with a control character in its text counts as unaltered."""
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
@@ -437,9 +431,7 @@ with Database.memory() as own:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_copy_left_by_a_killed_merge_is_removed_by_the_next(
-    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_left_by_a_killed_merge_is_removed_by_the_next(honest, tmp_path, monkeypatch):
     command = [sys.executable, "-c", KILLED_WHILE_IT_ADDS, str(honest)]
     killed = subprocess.run(command, env=environment(TMPDIR=str(tmp_path), TEMP=str(tmp_path)))
     assert killed.returncode != 0
@@ -450,7 +442,7 @@ def test_copy_left_by_a_killed_merge_is_removed_by_the_next(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_named_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+def test_named_pipe_is_refused_without_waiting(tmp_path):
     pipe = tmp_path / "theirs.duckdb"
     os.mkfifo(pipe)
     with Database.memory() as database, pytest.raises(UsageError, match="is a named pipe"):

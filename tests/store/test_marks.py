@@ -13,7 +13,6 @@ from kernrec.store import reader as store_reader
 from kernrec.store.intake import merge
 from kernrec.store.marks import is_own, read_mark
 from kernrec.store.measurement_log import evidence
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement
 
 SPEC = {
@@ -50,7 +49,7 @@ def answers(path: Path) -> list[tuple[float, bool]]:
     return [(answer.latency_s, answer.merged) for answer in there.measured]
 
 
-def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path: Path) -> None:
+def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     assert is_own(path)
     assert not is_own(foreign(path))
@@ -58,7 +57,7 @@ def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path: Path) -> None:
     assert not is_own(path)
 
 
-def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
+def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
     database.add_measurements([measurement(position=5, latency_s=2e-3)])
@@ -68,7 +67,7 @@ def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
     assert {merged for _, merged in answers(path)} == {False}
 
 
-def test_scales_of_a_foreign_file_change_no_answer(tmp_path: Path) -> None:
+def test_scales_of_a_foreign_file_change_no_answer(tmp_path):
     signer = key_of("ann")
     scaled = f"""
         INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
@@ -77,7 +76,7 @@ def test_scales_of_a_foreign_file_change_no_answer(tmp_path: Path) -> None:
     assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
 
 
-def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path: Path) -> None:
+def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path):
     path = made(tmp_path / "a.duckdb", 1e-3)
     with Database.open(path, read_only=False) as database:
         database.add_measurements([measurement(session="second", position=0, config={"block_m": 1}, latency_s=3e-3)])
@@ -88,7 +87,7 @@ def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path: Path) -> None:
     assert answers(foreign(path, silenced)) == [(2e-3, True)]
 
 
-def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: object) -> None:
+def test_foreign_profile_never_replaces_the_users(tmp_path, profile):
     rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
         ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
     theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
@@ -107,9 +106,7 @@ def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: objec
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_file_replaced_after_its_check_is_not_opened(
-    tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkeypatch):
     """Once, a file swapped between check and opening was used for one answer."""
     checked = []
     good = foreign(made(tmp_path / "a.duckdb", 1e-3))
@@ -128,7 +125,7 @@ def test_file_replaced_after_its_check_is_not_opened(
     assert len(checked) == 1
 
 
-def test_file_replaced_while_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
+def test_file_replaced_while_written_is_not_marked(tmp_path, refuses):
     """Once, `db merge X --db P` permanently marked whatever file was at P in the end as checked."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

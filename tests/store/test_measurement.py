@@ -80,7 +80,7 @@ measurements = st.builds(
 
 
 @given(measurements)
-def test_measurement_survives_journal_and_columns(measurement: Measurement) -> None:
+def test_measurement_survives_journal_and_columns(measurement):
     assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement
     assert Measurement.from_columns(measurement.columns()) == measurement
     report = measurement.report
@@ -89,7 +89,7 @@ def test_measurement_survives_journal_and_columns(measurement: Measurement) -> N
 
 @few_examples(15)
 @given(st.lists(measurements, min_size=1, max_size=4))
-def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
+def test_measurements_survive_the_database(chosen):
     with Database.memory() as database:
         keys = database.add_measurements(chosen)
         again = database.measurements()
@@ -100,7 +100,7 @@ def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
         assert database.altered() == []
 
 
-def test_leaf_fields_equal_the_table_columns(row) -> None:
+def test_leaf_fields_equal_the_table_columns(row):
     with Database.memory() as database:
         database.add_measurements([Measurement.from_columns(row())])
         columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
@@ -168,7 +168,7 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
 
 @pytest.mark.every(2)
 @pytest.mark.usefixtures("read_here")
-def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None:
+def test_migrated_schema_3_database_gives_the_same_answers(old_database):
     path, views = old_database
     with Database.open(path) as database:
         assert {view: [without_writer(r) for r in rows_of(database, view)] for view in views} == views
@@ -177,7 +177,7 @@ def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None
 
 
 @pytest.mark.usefixtures("read_here")
-def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row) -> None:
+def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row):
     path, _ = old_database
     with Database.open(path) as database:
         assert database.altered() == []

@@ -90,24 +90,24 @@ def run(script: str, argument: Path) -> list[str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "new.duckdb"
 
 
 @POSIX
-def test_killed_creator_leaves_no_database_or_a_complete_one(tmp_path: Path) -> None:
+def test_killed_creator_leaves_no_database_or_a_complete_one(tmp_path):
     *killed, alive = run(KILLED_AT_EACH_LINE, tmp_path)
     assert alive == "0 whole"
     assert set(killed) == {f"{-signal.SIGKILL} nothing", f"{-signal.SIGKILL} whole"}
 
 
 @POSIX
-def test_concurrent_creators_make_one_database_and_leave_no_files(path: Path) -> None:
+def test_concurrent_creators_make_one_database_and_leave_no_files(path):
     run(TOGETHER, path)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_system_without_links_uses_rename(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_links_uses_rename(path, monkeypatch):
     def link(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -136,9 +136,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @POSIX
 @pytest.mark.parametrize("temporary", [False, True])
-def test_full_disk_is_reported_in_one_line_and_leaves_nothing(
-    path: Path, temporary: bool, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_full_disk_is_reported_in_one_line_and_leaves_nothing(path, temporary, monkeypatch, tmp_path_factory):
     """Either the disk of temporary files, where the database is first created, or the database's disk is full."""
     if temporary:
         monkeypatch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -11,7 +11,6 @@ from kernrec import paths
 from kernrec.store import Database, Stack
 from kernrec.store.keys import Signer, key_file
 from kernrec.store.share.outgoing import Selection, outgoing
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import Person, measurements, sessions
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -28,7 +27,7 @@ def publish(person: Person, remote: Path, document: dict[str, object]) -> None:
 
 
 @pytest.fixture
-def remote(tmp_path: Path) -> Path:
+def remote(tmp_path):
     """Create a remote of kernrec 0.1 with three measurements pushed by Alice, one of them withdrawn."""
     alice, path = Person(tmp_path / "alice"), tmp_path / "remote"
     key = alice.key()
@@ -52,7 +51,7 @@ def remote(tmp_path: Path) -> Path:
     return path
 
 
-def test_old_remote_is_pulled_with_a_note_and_refuses_push(remote: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_old_remote_is_pulled_with_a_note_and_refuses_push(remote, tmp_path, refuses):
     bob = Person(tmp_path / "bob")
     report = bob.pull(remote)
     assert (report.measurements, report.withdrawn) == (3, 1)

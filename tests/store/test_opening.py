@@ -4,18 +4,15 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.schema import migrations
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import add
+from tests.helpers.sharing import USUAL, add
 
 
 @pytest.fixture
@@ -24,16 +21,14 @@ def path(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def megabytes(tmp_path_factory) -> bytes:
+def megabytes(tmp_path_factory):
     """Return the contents of a database of 3000 measurements."""
     path = tmp_path_factory.mktemp("filled") / "a.duckdb"
     noise = random.Random(1)
-    usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
-    usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
     samples = [[1e-3 * noise.uniform(0.5, 1.5) for _ in range(60)] for _ in range(3000)]
-    rows = [{"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": each} for i, each in enumerate(samples)]
+    rows = [{"config": {"i": i}, "latency_samples_s": each} for i, each in enumerate(samples)]
     with Database.open(path, read_only=False, create=True) as database:
-        add(database, *(usual | row for row in rows))
+        add(database, *(USUAL | row for row in rows))
     return path.read_bytes()
 
 
@@ -178,7 +173,7 @@ def test_read_only_folder_is_named_and_can_be_read(filled):
         filled.parent.chmod(0o700)
 
 
-def test_reading_writes_nothing(filled, refuses: Refuses):
+def test_reading_writes_nothing(filled, refuses):
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()}
     with Database.open(filled) as database:
         assert len(database.rows("measurement")) == 3000
@@ -192,7 +187,7 @@ from pathlib import Path
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from tests.helpers.sharing import add
+from tests.helpers.sharing import add, USUAL
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100_000, resource.RLIM_INFINITY))
@@ -214,7 +209,7 @@ def test_full_disk_is_reported_in_one_line_and_stores_nothing(path):
         assert set(database.counts().values()) == {0}
 
 
-def test_interactive_python_shows_no_progress_bar(tmp_path: Path) -> None:
+def test_interactive_python_shows_no_progress_bar(tmp_path):
     """DuckDB treats a program without a file as interactive, and would show progress bars for slow queries."""
     asks = (
         "import duckdb, sys; from pathlib import Path; from kernrec.store import Database\n"

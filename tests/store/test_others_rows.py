@@ -18,7 +18,6 @@ from kernrec.store.share.place import Folder
 from kernrec.store.share.withdraw import retracted, retraction_rows, withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, import_bundle, measurement, measurements, sessions
 
 OTHER = {"block_m": 32}
@@ -33,7 +32,7 @@ def theirs(folder: Path, *rows: Measurement) -> Path:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     """Create a database of one own measurement of 1 ms."""
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
@@ -54,13 +53,13 @@ def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | Non
     return answers(own)
 
 
-def test_merged_sessions_are_shown_beside_but_never_change_the_users_answer(own: Path) -> None:
+def test_merged_sessions_are_shown_beside_but_never_change_the_users_answer(own):
     rows = [measurement(session=f"theirs {n}", latency_s=3e-4) for n in range(5)]
     rows.append(measurement(session="theirs", config=OTHER, latency_s=2e-3))
     assert merged(own, *rows) == [(1e-3, False, 3e-4), (2e-3, True, None)]
 
 
-def test_config_that_fails_elsewhere_but_runs_here_is_kept(own: Path) -> None:
+def test_config_that_fails_elsewhere_but_runs_here_is_kept(own):
     rows = [measurement(session="theirs", outcome="incorrect", latency_s=None, measured_at="2026-04-01")]
     rows.append(measurement(session="theirs", config=OTHER, outcome="crash", latency_s=None))
     merged(own, *rows)
@@ -76,7 +75,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own: Path) -> None:
         ("problem", """dims = '{"n":32,"m":64,"k":16}'"""),
     ],
 )
-def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: str, change: str) -> None:
+def test_foreign_row_with_a_copied_config_replaces_no_answer(own, table, change):
     """A database may contain such rows, because an earlier kernrec accepted them."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
@@ -95,7 +94,7 @@ def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: s
 @pytest.mark.every(2)
 @pytest.mark.parametrize("value", [64.0, True])
 @pytest.mark.parametrize("outcome", ["ok", "incorrect"])
-def test_config_in_another_spelling_is_a_different_config(own: Path, value: object, outcome: str) -> None:
+def test_config_in_another_spelling_is_a_different_config(own, value, outcome):
     with Database.open(own, read_only=False) as database:
         database.add_measurements([measurement(config={"block_m": 1}, latency_s=2e-3, position=4)])
     latency_s = 3e-4 if outcome == "ok" else None
@@ -105,7 +104,7 @@ def test_config_in_another_spelling_is_a_different_config(own: Path, value: obje
         assert not evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key).failed
 
 
-def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
+def test_merged_rows_can_be_retracted_separately(own):
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
     assert withdraw_here(own, ALL, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
@@ -132,7 +131,7 @@ def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
         max_size=6,
     )
 )
-def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
+def test_merge_never_changes_the_users_answers(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("own")
     path = folder / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
@@ -141,7 +140,7 @@ def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPath
     assert [latency_s for latency_s, from_others, _ in after if not from_others] == [1e-3]
 
 
-def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refuses: Refuses) -> None:
+def test_invalid_config_is_named_with_a_remedy(database, problem, refuses):
     """A database may contain such rows, because an earlier kernrec accepted them."""
 
     def refused(text: str) -> None:
@@ -153,7 +152,7 @@ def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refu
 
 
 @pytest.fixture(scope="module")
-def alices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alices(tmp_path_factory):
     """Create Alice's database of three measurements of Monday, the first of which is withdrawn."""
     base = tmp_path_factory.mktemp("retractions")
     alice = Person(base / "alice")
@@ -163,7 +162,7 @@ def alices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(alices: Path, tmp_path: Path, read_here: None) -> Path:
+def base(alices, tmp_path, read_here):
     """Return a copy of Alice's folder for one test."""
     shutil.copytree(alices, tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -178,7 +177,7 @@ def answering(database: Database) -> list[int]:
     return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
 
 
-def test_retracted_row_stays_in_the_log_but_is_not_used(base: Path) -> None:
+def test_retracted_row_stays_in_the_log_but_is_not_used(base):
     alice = Person(base / "alice")
     with Database.open(alice.database) as database:
         assert answering(database) == [2, 3]
@@ -194,7 +193,7 @@ def test_retracted_row_stays_in_the_log_but_is_not_used(base: Path) -> None:
     assert take_back(alice, "true") == 2  # a withdrawn row is not selected again
 
 
-def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
+def test_retraction_of_one_contradictory_row_restores_the_other():
     with Database.memory() as database:
         keys = database.add_measurements([measurement(position=0, latency_s=s) for s in (1e-3, 5e-3)])
         assert answering(database) == []
@@ -203,7 +202,7 @@ def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
         assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3]
 
 
-def test_merge_adds_every_row_but_no_withdrawal(base: Path) -> None:
+def test_merge_adds_every_row_but_no_withdrawal(base):
     notes: list[str] = []
     with Database.memory() as database:
         assert merge(database, base / "alice" / "data/kernrec/kernrec.duckdb", notes.append) == 7
@@ -213,7 +212,7 @@ def test_merge_adds_every_row_but_no_withdrawal(base: Path) -> None:
     assert note.startswith("not added: 1 withdrawal of ")
 
 
-def test_bundle_excludes_withdrawn_rows(base: Path) -> None:
+def test_bundle_excludes_withdrawn_rows(base):
     alice = Person(base / "alice")
     alice.key()
     (folder := base / "segments").mkdir()

@@ -3,7 +3,6 @@
 import os
 import shutil
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ KERNEL_ROW = {"name": "k", "kernel_hash": "0123456789abcdef", "op": "matmul", "s
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     """Create an unchecked user database of three rows, including a row dated 2050 and a kernel above 1 MiB."""
     path = tmp_path / "own.duckdb"
     monkeypatch.setenv("KERNREC_DB", str(path))
@@ -32,7 +31,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_impossible_rows_are_skipped_and_counted(own: Path) -> None:
+def test_impossible_rows_are_skipped_and_counted(own):
     with Database.open(own) as database:
         assert database.counts()["measurement"] == 3
         assert database.kernels() == []
@@ -45,7 +44,7 @@ def test_impossible_rows_are_skipped_and_counted(own: Path) -> None:
     assert fastest.latency_s == 1e-3
 
 
-def test_skipped_rows_stay_skipped_after_new_rows(own: Path) -> None:
+def test_skipped_rows_stay_skipped_after_new_rows(own):
     Database.open(own).close()
     with Database.open(own, read_only=False) as database:
         database.add_measurements(measurements("tuesday", 1))
@@ -54,7 +53,7 @@ def test_skipped_rows_stay_skipped_after_new_rows(own: Path) -> None:
 
 
 @pytest.mark.every(2)
-def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
+def test_verify_lists_and_removes_impossible_rows(own):
     done = run_here("db", "verify")
     assert done.returncode == 1
     assert "measurement rows that were measured at an impossible time: 1 (" in done.stdout
@@ -67,7 +66,7 @@ def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
         assert database.faults == {}
 
 
-def test_clock_that_jumps_back_loses_no_row(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_that_jumps_back_loses_no_row(own, monkeypatch):
     """Once, every row was dated in the future then, which locked the user out."""
     _set_clock(monkeypatch, 2024)
     with Database.open(own) as database:
@@ -75,13 +74,13 @@ def test_clock_that_jumps_back_loses_no_row(own: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("year", [1970, 2024, 2050])
-def test_collect_refuses_an_impossible_clock(own: Path, year: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_refuses_an_impossible_clock(own, year, monkeypatch):
     _set_clock(monkeypatch, year)
     with pytest.raises(UsageError, match=f"the clock of this machine shows {year}-06-01 00:00, which is impossible"):
         check_takes_rows(own)
 
 
-def test_collect_refuses_a_clock_behind_the_newest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_refuses_a_clock_behind_the_newest_row(tmp_path, monkeypatch):
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(measured_at="2031-06-03T00:00:00")])

@@ -41,7 +41,7 @@ def rows_of(person: str, latency_s: float) -> list[Measurement]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory):
     """Create a reader's folder with rows pulled from three people."""
     base = tmp_path_factory.mktemp("shared")
     (team := base / "team").mkdir()
@@ -55,14 +55,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def reader(shared: Path, tmp_path: Path) -> Person:
+def reader(shared, tmp_path):
     """Return a copy of the reader for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return Person(tmp_path / "reader")
 
 
 @pytest.fixture
-def own(tmp_path, profile, monkeypatch) -> Path:
+def own(tmp_path, profile, monkeypatch):
     """Create a user's database with rows, a profile and its query file."""
     monkeypatch.setenv("KERNREC_DB", str(path := tmp_path / "own.duckdb"))
     with Database.open(path, read_only=False, create=True) as database:
@@ -108,7 +108,7 @@ def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     return derived
 
 
-def test_query_reads_the_query_file_and_opens_no_database(own: Path, monkeypatch):
+def test_query_reads_the_query_file_and_opens_no_database(own, monkeypatch):
     expected = answers(Stack())
     assert [len(each.measured) for each in expected[:2]] == [5, 1]
     assert len(expected[0].failed) == 2
@@ -117,7 +117,7 @@ def test_query_reads_the_query_file_and_opens_no_database(own: Path, monkeypatch
 
 
 @pytest.mark.every(4)
-def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own: Path, reader: Person):
+def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own, reader):
     assert len(assert_equal_logs(own, signed=False).failures[PROBLEM.key]) == 2
     with reader.at_work():
         assert file_of(paths.pulled()).exists()
@@ -126,7 +126,7 @@ def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own: Path, r
 
 
 @pytest.mark.every(2)
-def test_withdrawn_rows_answer_no_more(reader: Person, tmp_path: Path):
+def test_withdrawn_rows_answer_no_more(reader, tmp_path):
     assert Person(tmp_path / "ann").withdraw(tmp_path / "team", "true") == 9
     assert reader.pull(tmp_path / "team").withdrawn == 9
     with reader.at_work():
@@ -135,7 +135,7 @@ def test_withdrawn_rows_answer_no_more(reader: Person, tmp_path: Path):
 
 
 @pytest.fixture
-def derived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def derived(monkeypatch):
     """Return a list that gets the keys of the problems whose rows are read from a database."""
     keys: list[str] = []
     real = Database.log
@@ -145,7 +145,7 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
-def test_writer_renews_the_file(own: Path, monkeypatch, derived: list[str]):
+def test_writer_renews_the_file(own, monkeypatch, derived):
     add_row(own, OTHER)
     assert sorted(derived) == sorted([OTHER.key, PROBLEM.key])
     assert_equal_logs(own, signed=False)
@@ -153,7 +153,7 @@ def test_writer_renews_the_file(own: Path, monkeypatch, derived: list[str]):
     assert Stack().measurements() == 10
 
 
-def test_large_database_derives_an_entry_when_a_query_needs_it(own: Path, monkeypatch, derived: list[str]):
+def test_large_database_derives_an_entry_when_a_query_needs_it(own, monkeypatch, derived):
     expected = answers(Stack())
     monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
     file_of(own).unlink()
@@ -170,7 +170,7 @@ def test_large_database_derives_an_entry_when_a_query_needs_it(own: Path, monkey
     assert derived == [PROBLEM.key, OTHER.key]
 
 
-def test_entry_derived_after_a_change_is_of_the_new_state(own: Path, monkeypatch):
+def test_entry_derived_after_a_change_is_of_the_new_state(own, monkeypatch):
     monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
     file_of(own).unlink()
     before = query_file(own, Database.open)
@@ -178,14 +178,14 @@ def test_entry_derived_after_a_change_is_of_the_new_state(own: Path, monkeypatch
     assert len(before.log(GPU, PROBLEM.key, "own").answers[PROBLEM.key]) == 6
 
 
-def test_writer_that_ends_before_it_renews_the_query_file_changes_no_answer(own: Path, monkeypatch):
+def test_writer_that_ends_before_it_renews_the_query_file_changes_no_answer(own, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.database.renew", lambda *_: None)
         add_row(own)
     assert len(answers(Stack())[0].measured) == 6
 
 
-def test_another_process_that_changes_the_database_is_noticed(own: Path):
+def test_another_process_that_changes_the_database_is_noticed(own):
     before = file_of(own).read_bytes()
     add_row(own)
     file_of(own).write_bytes(before)
@@ -193,7 +193,7 @@ def test_another_process_that_changes_the_database_is_noticed(own: Path):
 
 
 @pytest.mark.every(3)
-def test_damaged_files_are_written_again(own: Path):
+def test_damaged_files_are_written_again(own):
     expected, whole = answers(Stack()), file_of(own).read_bytes()
     size = len(whole)
     damaged = [
@@ -205,7 +205,7 @@ def test_damaged_files_are_written_again(own: Path):
         assert answers(Stack()) == expected
 
 
-def test_verify_deletes_a_file_that_differs_from_the_database(own: Path, capsys):
+def test_verify_deletes_a_file_that_differs_from_the_database(own, capsys):
     other = own.with_name("other.duckdb")
     with Database.open(other, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 2e-3))
@@ -218,14 +218,14 @@ def test_verify_deletes_a_file_that_differs_from_the_database(own: Path, capsys)
     assert answers(Stack())[0].measured[0].latency_s == 1e-3
 
 
-def test_without_a_place_for_the_file_the_database_answers(own: Path):
+def test_without_a_place_for_the_file_the_database_answers(own):
     expected = answers(Stack())
     file_of(own).unlink()
     (file_of(own) / "full").mkdir(parents=True)
     assert answers(Stack()) == expected
 
 
-def test_files_of_others_stay_alone_in_their_folder(own: Path, tmp_path: Path):
+def test_files_of_others_stay_alone_in_their_folder(own, tmp_path):
     """Reading another person's database writes nothing beside it."""
     (folder := tmp_path / "theirs").mkdir()
     shutil.copy(own, folder / "theirs.duckdb")

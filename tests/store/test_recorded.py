@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ every_op = pytest.mark.parametrize("op", OPS)
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "kernrec"
     monkeypatch.setenv("KERNREC_CACHE", str(folder))
     recorded._table.cache_clear()
@@ -47,13 +46,13 @@ def some_rows(op: str, count: int) -> list[dict[str, object]]:
     return parquet_dicts(FOLDER / f"{op}.parquet", f"true USING SAMPLE reservoir({count} ROWS) REPEATABLE (7)")
 
 
-def test_shipped_file_is_at_most_8_mb() -> None:
+def test_shipped_file_is_at_most_8_mb():
     assert sum(path.stat().st_size for path in FOLDER.glob("*.parquet")) <= LARGEST
     assert {path.stem for path in FOLDER.glob("*.parquet")} == set(OPS)
 
 
 @every_op
-def test_contents_describe_the_file(op: str) -> None:
+def test_contents_describe_the_file(op):
     about, path = contents()[op], FOLDER / f"{op}.parquet"
     assert sha256(path.read_bytes()).hexdigest() == about["sha256"]
     rows = parquet_dicts(path, columns="count(*) AS rows, count(power_w) AS powers")[0]
@@ -62,7 +61,7 @@ def test_contents_describe_the_file(op: str) -> None:
 
 
 @every_op
-def test_every_row_names_a_source_with_a_permissive_licence(op: str) -> None:
+def test_every_row_names_a_source_with_a_permissive_licence(op):
     named = parquet_dicts(FOLDER / f"{op}.parquet", "true GROUP BY ALL", "source, licence, recorded")
     assert named
     for row in named:
@@ -72,7 +71,7 @@ def test_every_row_names_a_source_with_a_permissive_licence(op: str) -> None:
 
 
 @every_op
-def test_recorded_problem_is_answered_with_its_row(op: str) -> None:
+def test_recorded_problem_is_answered_with_its_row(op):
     for row in some_rows(op, 5):
         baselines = recorded_baselines(problem_of(op, row), find_gpu(str(row["gpu"])))
         (baseline,) = [
@@ -96,7 +95,7 @@ def test_recorded_problem_is_answered_with_its_row(op: str) -> None:
 
 @pytest.mark.every(3)
 @every_op
-def test_no_two_problems_share_a_key(op: str) -> None:
+def test_no_two_problems_share_a_key(op):
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
     problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
@@ -104,7 +103,7 @@ def test_no_two_problems_share_a_key(op: str) -> None:
     assert len(np.unique(np.stack([table.keys, table.items]), axis=1).T) == problems[0]["problems"]
 
 
-def test_recorded_rows_of_a_problem_include_every_number_of_items() -> None:
+def test_recorded_rows_of_a_problem_include_every_number_of_items():
     condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
     numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
@@ -115,7 +114,7 @@ def test_recorded_rows_of_a_problem_include_every_number_of_items() -> None:
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
-def test_batched_matmuls_of_pytorch_match_their_launched_grids() -> None:
+def test_batched_matmuls_of_pytorch_match_their_launched_grids():
     path = RECORDINGS / "library" / "torch_bmm_f32.parquet"
     for row in parquet_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
@@ -146,7 +145,7 @@ def on_t4() -> dict[str, object]:
     return parquet_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
 
 
-def test_two_processes_can_build_the_cache_at_once(own_cache: Path) -> None:
+def test_two_processes_can_build_the_cache_at_once(own_cache):
     row = on_t4()
     with ThreadPoolExecutor(2) as pool:
         assert [answer[0] for answer in pool.map(ask, [row, row])] == ["1", "1"]
@@ -154,7 +153,7 @@ def test_two_processes_can_build_the_cache_at_once(own_cache: Path) -> None:
 
 
 @pytest.mark.every(3)
-def test_killed_build_leaves_no_partial_cache(own_cache: Path) -> None:
+def test_killed_build_leaves_no_partial_cache(own_cache):
     row = on_t4()
     slow = (
         "import os, time\nreal = os.replace\n"
@@ -173,7 +172,7 @@ def test_killed_build_leaves_no_partial_cache(own_cache: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-20], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:30]])
-def test_damaged_cache_is_rebuilt(own_cache: Path, damage: "object") -> None:
+def test_damaged_cache_is_rebuilt(own_cache, damage):
     assert callable(damage)
     row = on_t4()
     problem, gpu = problem_of("softmax", row), find_gpu("t4")
@@ -187,9 +186,7 @@ def test_damaged_cache_is_rebuilt(own_cache: Path, damage: "object") -> None:
     assert path.read_bytes() == whole
 
 
-def test_shipped_file_of_another_version_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shipped_file_of_another_version_is_refused_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "softmax.parquet").write_bytes(b"PAR1 of another version")
     (tmp_path / "contents.json").write_text(json.dumps({"softmax": contents()["softmax"]}))
     row = on_t4()

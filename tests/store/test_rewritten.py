@@ -34,14 +34,14 @@ def count(path: Path) -> int:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(measurements("mine", 2))
     return path
 
 
-def test_readers_see_the_old_database_until_the_rewrite_is_complete(own: Path) -> None:
+def test_readers_see_the_old_database_until_the_rewrite_is_complete(own):
     own.chmod(0o640)
     with rewritten(own) as database:
         database.add_measurements(measurements("theirs", 3))
@@ -52,7 +52,7 @@ def test_readers_see_the_old_database_until_the_rewrite_is_complete(own: Path) -
     assert [file.name for file in own.parent.iterdir()] == [own.name]
 
 
-def test_rewrite_blocks_other_writers(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_blocks_other_writers(own, monkeypatch):
     monkeypatch.setattr("kernrec.store.intake.WAIT_S", 0.1)
     write = (
         "import sys; from pathlib import Path; from kernrec.store import connection, Database\n"
@@ -70,7 +70,7 @@ def test_rewrite_blocks_other_writers(own: Path, monkeypatch: pytest.MonkeyPatch
             pass
 
 
-def test_failed_rewrite_leaves_the_database_unchanged(own: Path) -> None:
+def test_failed_rewrite_leaves_the_database_unchanged(own):
     def add() -> None:
         with rewritten(own) as database:
             database.add_measurements(measurements("theirs", 3))
@@ -83,7 +83,7 @@ def test_failed_rewrite_leaves_the_database_unchanged(own: Path) -> None:
 
 
 @pytest.mark.every(3)
-def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_merge_writes_a_new_file(own, tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
     theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino
     with Database.open(theirs, read_only=False, create=True) as database:
@@ -94,9 +94,7 @@ def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: p
     assert count(own) == 5
 
 
-def test_database_is_not_locked_while_new_rows_are_checked(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_database_is_not_locked_while_new_rows_are_checked(own, tmp_path, monkeypatch):
     """Once, checking 10^6 rows made every query fail for half a minute."""
     seen = []
 

@@ -6,7 +6,6 @@ from profile_files import write_profiles
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement_log import evidence
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
 
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
@@ -79,7 +78,7 @@ def test_file_is_unlocked_between_queries(make, tmp_path, problem, row):
     Database.open(good, read_only=False).close()
 
 
-def test_one_invalid_file_closes_the_others(make, tmp_path, refuses: Refuses):
+def test_one_invalid_file_closes_the_others(make, tmp_path, refuses):
     good = make("good")
     refuses(lambda: Stack([good, tmp_path / "none"]))
     Database.open(good, read_only=False).close()  # no other connection is open
@@ -148,10 +147,6 @@ def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):
     assert [(answer.latency_s, answer.sessions) for answer in answers.measured] == [(2e-3, 1)]
     assert (answers.failed, answers.foreign) == ((), ())
     assert len(database.rows("measurement")) == 4
-
-
-def test_problem_measured_only_on_a_slice_is_not_measured(database, row):
-    add(database, row(mig=True))
 
 
 REPLAY = {

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,8 +28,9 @@ from tests.helpers.recording import make_recording
 
 
 def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, f"tools/{name}.py", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    """Run a script, or the experiments of the folder `evidence`."""
+    command = [sys.executable, f"tools/{name}{'' if name == 'evidence' else '.py'}", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
 
 
 @pytest.mark.parametrize(("plan", "least"), [("broad", 40), ("truth", 8)])
@@ -139,35 +139,25 @@ LITTLE: dict[str, tuple[str, ...]] = {
 }
 
 
-def bench(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(TOOLS / "bench.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
-
-
 def test_benchmarks_are_listed():
-    assert {line.split()[0] for line in bench().stdout.splitlines()} == {*LITTLE}
+    assert {line.split()[0] for line in tool("bench").stdout.splitlines()} == {*LITTLE}
 
 
 @pytest.mark.slow
 @pytest.mark.every(6)
 @pytest.mark.parametrize("name", LITTLE)
 def test_benchmark_prints_its_figures(name):
-    done = bench(name, *LITTLE[name])
+    done = tool("bench", name, *LITTLE[name])
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1), done.stderr  # status 1: a busy machine missed an aim
     assert len(done.stdout.splitlines()) >= 2
-
-
-def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "tools/equal_answers.py", "--before", str(checkout), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 @pytest.mark.every(3)
 @pytest.mark.slow
 def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
     some = "--queries", 40, "--seed", 3
-    itself = compared_with(ROOT, *some)
+    itself = tool("equal_answers", "--before", ROOT, *some)
     assert itself.returncode == 0, itself.stdout + itself.stderr
     assert re.match(r"40 queries \([1-9]\d* of several shapes, [1-9]\d* about a kernel\): 40 equal, 0 ", itself.stdout)
     shutil.copytree(ROOT / "kernrec", tmp_path / "kernrec")
@@ -177,7 +167,7 @@ def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
         catalog.write_text(
             re.sub(r"\bboost = (\d+)", lambda clock: f"boost = {int(clock[1]) + 1}", catalog.read_text())
         )
-    other = compared_with(tmp_path, *some)
+    other = tool("equal_answers", "--before", tmp_path, *some)
     assert other.returncode == 1, other.stderr
     assert re.search(r"latency_s is [\de.-]+, now [\de.-]+\n", other.stdout)
     equal, different = map(int, re.findall(r"(\d+) (?:equal|different)", other.stdout))
@@ -186,13 +176,12 @@ def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
 
 
 def test_folder_that_is_not_a_checkout_is_refused_in_one_line(tmp_path):
-    done = compared_with(tmp_path)
+    done = tool("equal_answers", "--before", tmp_path)
     assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
 
 
 def test_release_missing_from_history_is_skipped():
-    command = [sys.executable, "tools/equal_answers.py", "--release", "0.0.9"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = tool("equal_answers", "--release", "0.0.9")
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
 
 
@@ -237,13 +226,8 @@ def test_pinned_answers_are_of_every_op():
     assert any("shapes" in query for query in queries)
 
 
-NEED_DATA = ("counters", "derived", "fit-power", "library", "power", "prior", "refine", "search", "triton")
+NEED_DATA = ("counters", "fit-power", "library", "power", "prior", "refine", "search", "triton")
 NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
-
-
-def evidence(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(TOOLS / "evidence"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOOLS.parent)
 
 
 def table_rows(text: str, start: str) -> list[list[str]]:
@@ -251,14 +235,14 @@ def table_rows(text: str, start: str) -> list[list[str]]:
 
 
 def test_every_experiment_is_listed_on_one_line():
-    lines = evidence().stdout.splitlines()
+    lines = tool("evidence").stdout.splitlines()
     assert {line.split()[0] for line in lines} == NAMES
     assert all(line.endswith(".") for line in lines)
 
 
 @pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("prior", "--sets", "gem")])
 def test_unknown_experiment_option_or_set_is_refused(words):
-    done = evidence(*words)
+    done = tool("evidence", *words)
     assert done.returncode == 2
     assert words[0] != "prior" or "'gem'; did you mean gemm?" in done.stderr
 
@@ -266,7 +250,7 @@ def test_unknown_experiment_option_or_set_is_refused(words):
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", NEED_DATA)
 def test_experiment_without_recordings_reports_what_it_skipped(name, tmp_path):
-    done = evidence(name, "--data", tmp_path)
+    done = tool("evidence", name, "--data", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "skipped" in done.stdout + done.stderr
 

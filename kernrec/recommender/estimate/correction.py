@@ -204,7 +204,8 @@ class ModelScope:
             "kernel_measured": self.kernel_known,
             "adapted_to_configs": self.adapted_to,
             "intervals": {
-                quantity: vars(self.interval(quantity)) | {"pooled_with_prior": self.interval(quantity).pooled}
+                quantity: vars(self.interval(quantity))
+                | {"pooled_with_analytical_model": self.interval(quantity).pooled}
                 for quantity in ("latency", "energy")
             },
         }

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ here = pytest.mark.usefixtures("measured_here")
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_each_failure_mode_loses_only_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_failure_mode_loses_only_its_config(tmp_path, monkeypatch):
     monkeypatch.setattr(device_session, "LEAST_LIMIT_S", 2.0)
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
     database = tmp_path / "k.duckdb"
@@ -47,7 +46,7 @@ def test_each_failure_mode_loses_only_its_config(tmp_path: Path, monkeypatch: py
 
 
 @here
-def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path: Path) -> None:
+def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path):
     database, notes = tmp_path / "k.duckdb", []
     collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
     with Database.open(database) as opened:
@@ -63,9 +62,7 @@ def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path: P
 
 
 @here
-def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(
-    tmp_path: Path,
-) -> None:
+def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(tmp_path):
     database, notes = tmp_path / "k.duckdb", []
     collect(database, target(6, {3: "limit"}), lambda progress: notes.append(progress.note))
     with Database.open(database) as opened:
@@ -77,7 +74,7 @@ def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(
 
 
 @here
-def test_unfinished_config_is_measured_again_first_and_once(tmp_path: Path) -> None:
+def test_unfinished_config_is_measured_again_first_and_once(tmp_path):
     database = tmp_path / "k.duckdb"
     measured: list[int] = []
 
@@ -101,7 +98,7 @@ def test_unfinished_config_is_measured_again_first_and_once(tmp_path: Path) -> N
 
 @here
 @pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
-def test_rows_of_another_limit_clock_or_slice_do_not_count_as_measured(tmp_path: Path, made: dict[str, object]) -> None:
+def test_rows_of_another_limit_clock_or_slice_do_not_count_as_measured(tmp_path, made):
     first = collect(tmp_path / "first.duckdb", target(2))
     assert first.results[0].measured == 2
     with Database.open(tmp_path / "first.duckdb") as database:
@@ -116,7 +113,7 @@ def test_rows_of_another_limit_clock_or_slice_do_not_count_as_measured(tmp_path:
     assert (again.results[0].earlier, again.results[0].measured) == (0, 2)
 
 
-def test_block_ends_with_an_abandoned_problem(tmp_path: Path) -> None:
+def test_block_ends_with_an_abandoned_problem(tmp_path):
     class Refusing(WorkerClient):
         """Lose the worker after two rows; its successor lacks the memory for the inputs."""
 

@@ -26,7 +26,7 @@ CHILD_KILLS = 16 if DEEP else 6
 
 
 @pytest.fixture(scope="module")
-def server() -> multiprocessing.context.ForkServerContext:
+def server():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.helpers.rig"])
     return context
@@ -60,7 +60,7 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.every(3)
-def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> None:
+def test_killed_collector_loses_and_repeats_nothing(server, tmp_path):
     random.seed(7)
     database, count, acknowledged = tmp_path / "k.duckdb", 1000, set()
     workers: set[int] = set()
@@ -96,7 +96,7 @@ def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> N
 
 
 @pytest.mark.every(3)
-def test_killed_child_loses_at_most_the_config_in_flight(tmp_path: Path) -> None:
+def test_killed_child_loses_at_most_the_config_in_flight(tmp_path):
     random.seed(11)
     database, count = tmp_path / "k.duckdb", 400
     killed: list[int] = []
@@ -125,7 +125,7 @@ def test_killed_child_loses_at_most_the_config_in_flight(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("most_bytes", [80_000, 300_000])
-def test_full_disk_ends_in_one_line_and_keeps_acknowledged_rows(server, tmp_path: Path, most_bytes: int) -> None:
+def test_full_disk_ends_in_one_line_and_keeps_acknowledged_rows(server, tmp_path, most_bytes):
     database = tmp_path / "k.duckdb"
     process, pipe = _start(server, database, 200, most_bytes)
     *received, last = _acks(pipe)

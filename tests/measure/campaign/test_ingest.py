@@ -29,7 +29,7 @@ def row(**arguments: object) -> dict:
     }  # fmt: skip
 
 
-def test_rows_of_an_unclosed_block_are_kept_and_marked() -> None:
+def test_rows_of_an_unclosed_block_are_kept_and_marked():
     records = [
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
@@ -38,7 +38,7 @@ def test_rows_of_an_unclosed_block_are_kept_and_marked() -> None:
     assert rows == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 
-def test_rows_of_a_drifted_block_are_quarantined() -> None:
+def test_rows_of_a_drifted_block_are_quarantined():
     records = [
         row(block=0), row(block=1, config={"a": 2}), row(block=1, outcome="timeout", error="slow", latency_s=None),
         {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
@@ -50,7 +50,7 @@ def test_rows_of_a_drifted_block_are_quarantined() -> None:
     ]  # fmt: skip
 
 
-def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path: Path) -> None:
+def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row())
@@ -61,7 +61,7 @@ def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path: Path)
     assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, 2e-3]
 
 
-def test_declared_problem_is_restored_without_its_spec(tmp_path: Path) -> None:
+def test_declared_problem_is_restored_without_its_spec(tmp_path):
     database = tmp_path / "k.duckdb"
     about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}
     with Journal(journal_path(database)) as journal:
@@ -84,7 +84,7 @@ def test_declared_problem_is_restored_without_its_spec(tmp_path: Path) -> None:
         {"closed": [1], "session": {}},
     ],
 )
-def test_foreign_journal_line_is_set_aside_and_others_are_kept(tmp_path, line) -> None:
+def test_foreign_journal_line_is_set_aside_and_others_are_kept(tmp_path, line):
     database, notes = tmp_path / "a.duckdb", []
     with Journal(journal_path(database)) as journal:
         journal.append(row())

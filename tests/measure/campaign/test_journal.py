@@ -35,7 +35,7 @@ def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=False)
 
 
-def test_next_run_stores_the_rows_of_a_killed_run(tmp_path: Path) -> None:
+def test_next_run_stores_the_rows_of_a_killed_run(tmp_path):
     database = tmp_path / "k.duckdb"
     records = [{"row": {"a": 1}}, {"row": {"a": [1.5, None, "ä\n"]}}]
     assert another_run(database, f"journal.append(*{records!r})").returncode == 9
@@ -46,17 +46,7 @@ def test_next_run_stores_the_rows_of_a_killed_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nonempty_journal_is_kept_and_an_empty_one_deleted(tmp_path: Path) -> None:
-    path = journal_path(tmp_path / "k.duckdb")
-    with Journal(path) as journal:
-        journal.append(row())
-    assert path.exists()
-    with Journal(path) as journal:
-        journal.delete(journal.batch(10)[0])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> None:
+def test_journal_refuses_second_campaign_and_names_the_first(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row(), END)
@@ -72,7 +62,7 @@ def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> 
     assert another_run(database, "print(len(journal.records()))").stdout == "2\n"
 
 
-def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path):
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         journal.append(row(a=1))
         ((pages,),) = journal._query("PRAGMA page_count")
@@ -82,7 +72,7 @@ def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path: Path) -> 
         assert journal.records() == [row(a=1)]
 
 
-def test_damaged_record_becomes_an_unreadable_measurement(tmp_path: Path) -> None:
+def test_damaged_record_becomes_an_unreadable_measurement(tmp_path):
     path = journal_path(tmp_path / "k.duckdb")
     with Journal(path) as journal:
         journal.append(row())
@@ -92,7 +82,7 @@ def test_damaged_record_becomes_an_unreadable_measurement(tmp_path: Path) -> Non
         assert journal.records() == [{"row": "{"}]
 
 
-def test_damaged_journal_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_damaged_journal_is_refused_in_one_line(tmp_path):
     (path := journal_path(tmp_path / "own.duckdb")).write_bytes(b"no database")
     with pytest.raises(UsageError, match="cannot be used: file is not a database"):
         Journal(path)
@@ -100,7 +90,7 @@ def test_damaged_journal_is_refused_in_one_line(tmp_path: Path) -> None:
         waiting_measurements(tmp_path / "own.duckdb")
 
 
-def test_journal_with_queries_in_its_tables_is_refused(tmp_path: Path) -> None:
+def test_journal_with_queries_in_its_tables_is_refused(tmp_path):
     path = journal_path(tmp_path / "own.duckdb")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(

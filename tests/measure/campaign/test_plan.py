@@ -29,14 +29,14 @@ MATVEC = find_op("matvec").problem(m=4096, n=1, k=4096)
 SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
 
 
-def test_first_planned_config_is_the_top_recommendation() -> None:
+def test_first_planned_config_is_the_top_recommendation():
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
-def test_plan_contains_every_config_once() -> None:
+def test_plan_contains_every_config_once():
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
@@ -45,7 +45,7 @@ def test_plan_contains_every_config_once() -> None:
     assert Counter(task.kernel_name for task in target.tasks) == valid
 
 
-def test_lower_effort_plans_the_most_promising_configs_first() -> None:
+def test_lower_effort_plans_the_most_promising_configs_first():
     (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
@@ -53,7 +53,7 @@ def test_lower_effort_plans_the_most_promising_configs_first() -> None:
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_sample_is_spread_over_the_space_and_states_its_probabilities() -> None:
+def test_sample_is_spread_over_the_space_and_states_its_probabilities():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
     (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
@@ -82,7 +82,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
     return codes
 
 
-def test_compile_error_is_stored_with_the_compilers_message(nvrtc: None) -> None:
+def test_compile_error_is_stored_with_the_compilers_message(nvrtc):
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
@@ -112,7 +112,7 @@ def screened(*, energy: bool) -> Schedule:
 
 
 @pytest.mark.parametrize("with_energy", [True, False])
-def test_fastest_configs_are_refined_without_energy_data(with_energy: bool) -> None:
+def test_fastest_configs_are_refined_without_energy_data(with_energy):
     finals = Counter(item.task.config["unroll"] for item in screened(energy=False).finals(4, with_energy=with_energy))
     assert set(finals) == {0, 1, 2, 3}
     assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
@@ -123,7 +123,7 @@ COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
 
 
 @given(COSTS, st.integers(1, 8))
-def test_finals_begin_with_undominated_configs(costs: list[tuple[float, float]], count: int) -> None:
+def test_finals_begin_with_undominated_configs(costs, count):
     latency, energy = zip(*costs, strict=True)
     chosen = front_neighborhood(latency, energy, count)
     assert len(chosen) == len(set(chosen)) <= count
@@ -136,7 +136,7 @@ def test_finals_begin_with_undominated_configs(costs: list[tuple[float, float]],
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(8, 4), (1, 4), (0, 4)])
-def test_every_round_measures_every_final_once(count: int, rounds: int) -> None:
+def test_every_round_measures_every_final_once(count, rounds):
     order = interleaved(count, rounds, np.random.default_rng(0))
     for turn in range(rounds):
         assert sorted(order[turn * count : (turn + 1) * count]) == list(range(count))

@@ -33,14 +33,14 @@ def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("k", [8, 300, 4096])
-def test_rounding_error_is_accepted_and_a_wrong_value_is_not(dtype: str, k: int) -> None:
+def test_rounding_error_is_accepted_and_a_wrong_value_is_not(dtype, k):
     largest, unwritten, allowed = _errors(dtype, k)
     assert unwritten == 0
     assert largest <= allowed
     assert _errors(dtype, k, spoil=0.02)[0] > allowed  # results are of order 1
 
 
-def test_f32_tolerance_detects_a_missing_term_of_a_sum() -> None:
+def test_f32_tolerance_detects_a_missing_term_of_a_sum():
     problem = MATMUL.problem(dtype="f32", m=64, n=64, k=1024)
     tensors = inputs(problem, seed=0)
     shorter = {"a": tensors["a"].copy(), "b": tensors["b"]}
@@ -49,13 +49,13 @@ def test_f32_tolerance_detects_a_missing_term_of_a_sum() -> None:
     assert compared(output, reference(problem, tensors)["c"]).largest > 10.0 * tolerance(problem)
 
 
-def test_integers_must_be_equal_at_any_size() -> None:
+def test_integers_must_be_equal_at_any_size():
     expected = np.array([2**62, 5, -7], dtype=np.int64)
     assert compared(expected.copy(), expected, "i64").largest == 0.0
     assert compared(expected + np.array([1, 0, 0]), expected, "i64").largest > 0.0
 
 
-def test_expected_nan_is_skipped_and_expected_infinity_is_compared() -> None:
+def test_expected_nan_is_skipped_and_expected_infinity_is_compared():
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
     assert compared(right, expected) == OutputError(0.0, 0, 0.0, "")
@@ -78,7 +78,7 @@ def kernel(problem: str) -> Kernel:
     )  # fmt: skip
 
 
-def test_tolerance_of_a_declared_output_comes_from_the_spec_or_rounding() -> None:
+def test_tolerance_of_a_declared_output_comes_from_the_spec_or_rounding():
     def allowed(problem: str) -> dict[str, float]:
         made = kernel(problem)
         return tolerances(made.definition.problem(), made)
@@ -93,7 +93,7 @@ def test_tolerance_of_a_declared_output_comes_from_the_spec_or_rounding() -> Non
     assert allowed(f"tolerance = 0.25, tensors = {{ {y} }}, {counts} }}") == {"y": 0.25, "counts": 0.25}
 
 
-def test_8_bit_attention_tolerates_rounded_weights_but_not_a_wrong_scale() -> None:
+def test_8_bit_attention_tolerates_rounded_weights_but_not_a_wrong_scale():
     attention = find_op("attention")
     problem = attention.problem("fp8", heads=2, queries=64, head_dim=64)
     tensors = inputs(problem)

@@ -1,7 +1,5 @@
 """Test the real CUDA device with kernels of known time and result; skipped without a GPU."""
 
-from pathlib import Path
-
 import pytest
 
 from kernrec.errors import KernrecError
@@ -18,7 +16,7 @@ PROBLEM = find_op("matmul").problem(m=512, n=512, k=512)
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> object:
+def device(tmp_path_factory):
     from kernrec.measure.device.nvml import local_gpus
 
     try:
@@ -48,23 +46,23 @@ def _waiting(device, nanoseconds: int):
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 2e-4])
-def test_kernel_of_known_duration_takes_that_long(device, seconds: float) -> None:
+def test_kernel_of_known_duration_takes_that_long(device, seconds):
     times = _waiting(device, int(seconds * 1e9)).times(10)
     assert sorted(times)[5] == pytest.approx(seconds, rel=0.03, abs=4e-6)
 
 
-def test_consecutive_launches_have_no_host_gap(device) -> None:
+def test_consecutive_launches_have_no_host_gap(device):
     assert _waiting(device, 20_000).back_to_back(100) == pytest.approx(20e-6, abs=4e-6)
 
 
-def test_copy_reaches_most_of_the_bandwidth_but_never_more(device) -> None:
+def test_copy_reaches_most_of_the_bandwidth_but_never_more(device):
     reference = device.references()["memory"]
     seconds = sorted(reference.times(10))[5]
     share = reference.footprint_bytes / seconds / find_gpu(device.info.gpu).memory_bandwidth
     assert 0.5 < share <= 1.02
 
 
-def test_library_kernel_is_correct_and_has_a_latency(device) -> None:
+def test_library_kernel_is_correct_and_has_a_latency(device):
     device.prepare(PreparedProblem(PROBLEM))
     report = measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
     assert 1e-6 < report.latency.latency_s < 1e-2
@@ -72,7 +70,7 @@ def test_library_kernel_is_correct_and_has_a_latency(device) -> None:
     assert report.state.sm_clock_mean_hz > 2e8
 
 
-def test_wrong_kernel_is_incorrect(device) -> None:
+def test_wrong_kernel_is_incorrect(device):
     device.prepare(PreparedProblem(PROBLEM))
     device._buffers.expect({name: array.get() * 1.01 for name, array in device._buffers._expected.items()})
     with pytest.raises(MeasurementFailure, match="at most") as caught:
@@ -81,7 +79,7 @@ def test_wrong_kernel_is_incorrect(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
 
 
-def test_oversized_launch_is_refused_and_the_device_stays_usable(device) -> None:
+def test_oversized_launch_is_refused_and_the_device_stays_usable(device):
     import ctypes
 
     from kernrec.measure.device.launch import DeviceLaunch
@@ -94,7 +92,7 @@ def test_oversized_launch_is_refused_and_the_device_stays_usable(device) -> None
     assert _waiting(device, 100_000).times(1)[0] > 5e-5
 
 
-def test_energy_is_power_times_time_and_plausible(device) -> None:
+def test_energy_is_power_times_time_and_plausible(device):
     from kernrec.measure.protocol.probe import probe_sensors
 
     probe = probe_sensors(device)
@@ -108,15 +106,15 @@ def test_energy_is_power_times_time_and_plausible(device) -> None:
     assert probe.idle_w < report.energy.power_w < 1.1 * gpu.power_max_w
 
 
-def test_child_survives_when_its_context_is_lost(device, tmp_path: Path) -> None:
+def test_child_survives_when_its_context_is_lost(device, tmp_path):
     from kernrec.measure.device.nvml import local_gpus
     from kernrec.measure.worker.worker_client import WorkerClient
 
     client = WorkerClient({"device": "cuda", "uuid": local_gpus()[0].uuid, "scratch": str(tmp_path)})
     try:
-        first = client.request(60.0, "references", energy=False)["references"]
+        first = client.request(60.0, "references", energy=False, traits={})["references"]
         client._process.kill()  # type: ignore[union-attr]
-        again = client.request(60.0, "references", energy=False)["references"]
+        again = client.request(60.0, "references", energy=False, traits={})["references"]
     finally:
         client.stop()
     assert again["memory"]["latency_s"] == pytest.approx(first["memory"]["latency_s"], rel=0.05)

@@ -51,7 +51,7 @@ def _case(kernel_name: str, dtype: str, layout: str | None, dims: dict[str, int]
 
 
 @pytest.fixture(scope="module")
-def measured(nvrtc: str) -> dict[str, Any]:
+def measured(nvrtc):
     cases = [_case(*case) for case in CASES]
     ptx = {case["key"]: case.pop("ptx")() for case in cases}
     inputs = {"cases": [*cases, cases[0] | {"spoiled": True}, cases[-1] | {"spoiled": True}], "ptx": ptx}
@@ -65,7 +65,7 @@ def measured(nvrtc: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{case[0]} {case[1]}" for case in CASES])
-def test_kernel_runs_on_its_buffers_and_is_correct(measured: dict[str, Any], index: int) -> None:
+def test_kernel_runs_on_its_buffers_and_is_correct(measured, index):
     row = measured["rows"][index]
     assert "failure" not in row, row
     assert 0.0 < row["numeric_error"] <= row["tolerance"]
@@ -73,11 +73,11 @@ def test_kernel_runs_on_its_buffers_and_is_correct(measured: dict[str, Any], ind
     assert row["sm_clock_mean_hz"] == pytest.approx(1.7e9)
 
 
-def test_two_percent_error_is_incorrect_in_f32_and_bf16(measured: dict[str, Any]) -> None:
+def test_two_percent_error_is_incorrect_in_f32_and_bf16(measured):
     assert [row["failure"] for row in measured["rows"][len(CASES) :]] == ["incorrect", "incorrect"]
 
 
-def test_gpu_without_sensors_is_reported_and_finished_work_is_not_pending(measured: dict[str, Any]) -> None:
+def test_gpu_without_sensors_is_reported_and_finished_work_is_not_pending(measured):
     assert measured["facts"]["energy"] == "no sensors: emulated"
     assert measured["facts"]["gpu"] == "h200-sxm"
     assert measured["outstanding"] == 0

@@ -73,7 +73,7 @@ class EmulatedCard:
 
 
 @pytest.fixture
-def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
+def card(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("EMULATED_CARD", str(tmp_path / "card.json"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STAND_IN), str(ROOT))))
@@ -98,7 +98,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return False
 
 
-def test_limits_are_set_and_restored_after_a_failure(card: EmulatedCard) -> None:
+def test_limits_are_set_and_restored_after_a_failure(card):
     program = card.hold("fail")
     assert card.reply == "set"
     assert program.wait(60) == 1
@@ -106,7 +106,7 @@ def test_limits_are_set_and_restored_after_a_failure(card: EmulatedCard) -> None
     assert present_entry(CARD.uuid) is None
 
 
-def test_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
+def test_killed_program_leaves_no_limits(card):
     program = card.hold("wait")
     assert card.state == SET
     assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
@@ -115,7 +115,7 @@ def test_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
     assert eventually(lambda: card.state == AS_IT_WAS)
 
 
-def test_next_start_restores_limits_of_a_killed_guard(card: EmulatedCard) -> None:
+def test_next_start_restores_limits_of_a_killed_guard(card):
     program = card.hold("wait")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(program.pid)], capture_output=True, text=True, check=True
@@ -134,7 +134,7 @@ def _restored(card: EmulatedCard) -> bool:
     return card.state == AS_IT_WAS
 
 
-def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> None:
+def test_limits_of_a_running_process_are_kept_and_locked(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, None))
     card.become(SET)
@@ -147,14 +147,14 @@ def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> 
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card: EmulatedCard) -> None:
+def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card):
     card.become(AS_IT_WAS | {"administrator": False})
     card.hold("end").wait(60)
     assert card.reply.startswith("NVIDIA H200: only an administrator can set limits of a GPU")
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_limits_that_cannot_be_restored_are_reported_and_kept(card: EmulatedCard) -> None:
+def test_limits_that_cannot_be_restored_are_reported_and_kept(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, 1.2e9))
     journal.close()
@@ -174,7 +174,7 @@ def test_limits_that_cannot_be_restored_are_reported_and_kept(card: EmulatedCard
         ),
     ],
 )
-def test_rejected_limit_is_reported_in_one_line(card: EmulatedCard, point: OperatingPoint, line: str) -> None:
+def test_rejected_limit_is_reported_in_one_line(card, point, line):
     check_limits(CARD, [OperatingPoint(200.0, 1.2e9)])
     with pytest.raises(UsageError) as refused:
         check_limits(CARD, [OperatingPoint(400.0), point])
@@ -182,7 +182,7 @@ def test_rejected_limit_is_reported_in_one_line(card: EmulatedCard, point: Opera
     assert card.state == AS_IT_WAS
 
 
-def test_unfinished_entry_means_that_nothing_was_set(card: EmulatedCard) -> None:
+def test_unfinished_entry_means_that_nothing_was_set(card):
     LimitsJournal(CARD.uuid).close()
     journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
     assert present_entry(CARD.uuid) is None
@@ -191,9 +191,7 @@ def test_unfinished_entry_means_that_nothing_was_set(card: EmulatedCard) -> None
 
 
 @pytest.mark.parametrize("strategy", ["all", "refine"])
-def test_collect_measures_at_each_limit_and_restores_the_gpu(
-    card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, strategy: str
-) -> None:
+def test_collect_measures_at_each_limit_and_restores_the_gpu(card, monkeypatch, tmp_path, strategy):
     seen = []
 
     def measure(request: CollectRequest, *_: object) -> CollectResult:

@@ -33,7 +33,7 @@ def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
         return opened.rows("measurement", **equal)
 
 
-def test_replayed_times_have_the_recorded_noise(tmp_path: Path) -> None:
+def test_replayed_times_have_the_recorded_noise(tmp_path):
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     device = replay_gpu([recording])
     best = recording.best
@@ -45,7 +45,7 @@ def test_replayed_times_have_the_recorded_noise(tmp_path: Path) -> None:
 
 
 @pytest.mark.every(2)
-def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: Path) -> None:
+def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb")
     done = _collect(recording, tmp_path / "k.duckdb")
     for row in _rows(tmp_path / "k.duckdb"):
@@ -77,7 +77,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: 
 
 
 @pytest.mark.every(3)
-def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
+def test_resumed_campaign_measures_nothing_twice(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb"
     _collect(recording, database, budget=CampaignBudget(configs=80), effort=EFFORTS["quick"])
     first = len(_rows(database, tier="screen"))
@@ -88,7 +88,7 @@ def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.every(3)
-def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> None:
+def test_resumed_campaign_continues_with_promising_configs(tmp_path):
     """The best of 400 recorded configs is among the first 64, although only measurements lead to it."""
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
     (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
@@ -97,7 +97,7 @@ def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> No
 
 
 @pytest.mark.every(3)
-def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path: Path) -> None:
+def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb")
     _collect(recording, tmp_path / "k.duckdb", budget=CampaignBudget(seconds=60.0))
     tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]
@@ -108,7 +108,7 @@ def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path
 @pytest.mark.parametrize(
     "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"replayed": True}]
 )
-def test_rows_of_slices_other_limits_and_replays_are_not_replayed(tmp_path: Path, made: dict[str, object]) -> None:
+def test_rows_of_slices_other_limits_and_replays_are_not_replayed(tmp_path, made):
     path = make_recording(tmp_path / "r.duckdb", 20)
     with Database.open(path) as database:
         before = database.counts()["measurement"]
@@ -123,7 +123,7 @@ def test_rows_of_slices_other_limits_and_replays_are_not_replayed(tmp_path: Path
 
 
 @pytest.mark.deep
-def test_one_fifth_of_a_recorded_space_contains_its_best(tmp_path: Path) -> None:
+def test_one_fifth_of_a_recorded_space_contains_its_best(tmp_path):
     path = SPACES / "convolution-a100.t4.json.gz"
     if not path.exists():
         pytest.skip(f"{path.name} of the shared data is not here")

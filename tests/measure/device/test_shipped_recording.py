@@ -1,7 +1,5 @@
 """Test that `search`, `refine` and `collect` run on the recording that ships, without a GPU or any file name."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,19 +12,19 @@ LARGEST = 8e6
 
 
 @pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_cache(tmp_path_factory):
     """Share a cache among the tests here, so that the recording is read only once."""
     return tmp_path_factory.mktemp("cache") / "kernrec"
 
 
 @pytest.fixture(autouse=True)
-def own_cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(shared_cache, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(shared_cache))
     return shared_cache
 
 
 @pytest.mark.every(4)
-def test_every_recorded_config_ships_with_its_licence() -> None:
+def test_every_recorded_config_ships_with_its_licence():
     (recording,) = load_recordings(shipped_recording(), None)
     assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
     assert recording.problem.key.startswith("conv2d[n=1,c=1,h=4110,w=4110,k=1,r=15,s=15")
@@ -36,7 +34,7 @@ def test_every_recorded_config_ships_with_its_licence() -> None:
 
 
 @pytest.mark.every(3)
-def test_search_replays_the_shipped_recording_by_default(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_replays_the_shipped_recording_by_default(own_cache, capsys):
     assert run(["collect", "--strategy", "guide", "--replay", "shipped", "--budget", "12configs"]) == 0
     printed = capsys.readouterr()
     assert "latency of 12 of 4362 configs" in " ".join(printed.out.split())
@@ -46,6 +44,6 @@ def test_search_replays_the_shipped_recording_by_default(own_cache: Path, capsys
         assert {row["replayed"] for row in database.rows("unretracted_rows")} == {True}
 
 
-def test_named_recording_still_needs_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_recording_still_needs_a_database(tmp_path, capsys):
     assert run(["collect", "--replay", str(tmp_path / "own.duckdb")]) == 2
     assert "needs --db" in capsys.readouterr().err

@@ -9,16 +9,16 @@ def _errors(*latencies: float) -> list[str | None]:
     return [drift.update({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
 
 
-def test_reference_two_percent_slower_is_drift_and_half_a_percent_is_not() -> None:
+def test_reference_two_percent_slower_is_drift_and_half_a_percent_is_not():
     assert _errors(1.0, 1.005, 0.995) == [None, None, None]
     assert _errors(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
 
 
-def test_later_references_are_compared_with_the_drifted_value() -> None:
+def test_later_references_are_compared_with_the_drifted_value():
     assert [bool(text) for text in _errors(1.0, 1.02, 1.021, 1.0)] == [False, True, False, True]
 
 
-def test_different_settings_are_named_with_both_values() -> None:
+def test_different_settings_are_named_with_both_values():
     before, after = GpuSettings(power_limit_w=700.0, ecc=True), GpuSettings(power_limit_w=500.0, ecc=True)
     assert describe_changes(before, after) == "power_limit_w 700 -> 500"
     assert describe_changes(GpuSettings(), before) == "power_limit_w default -> 700, ecc default -> True"

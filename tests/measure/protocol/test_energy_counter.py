@@ -28,7 +28,7 @@ def trace(
 
 
 @given(st.floats(20.0, 1000.0), st.floats(0.02, 0.1), st.floats(0.0, 0.2))
-def test_slope_equals_power_at_any_lag_and_period(power_w: float, tick_s: float, lag_s: float) -> None:
+def test_slope_equals_power_at_any_lag_and_period(power_w, tick_s, lag_s):
     estimate = power_from_ticks(*trace(power_w, tick_s=tick_s, lag_s=lag_s), 0.5, 3.0)
     assert estimate is not None
     assert estimate.power_w == pytest.approx(power_w, rel=0.01)
@@ -37,19 +37,19 @@ def test_slope_equals_power_at_any_lag_and_period(power_w: float, tick_s: float,
 
 
 @given(st.sets(st.integers(6, 28), max_size=6))
-def test_missed_ticks_change_neither_power_nor_period(missing: set[int]) -> None:
+def test_missed_ticks_change_neither_power_nor_period(missing):
     estimate = power_from_ticks(*trace(missing=tuple(missing)), 0.5, 3.0)
     assert estimate is not None
     assert estimate.power_w == pytest.approx(300.0, rel=0.01)
     assert estimate.period_s == pytest.approx(0.1, abs=0.005)
 
 
-def test_window_with_fewer_than_ten_ticks_gives_no_energy() -> None:
+def test_window_with_fewer_than_ten_ticks_gives_no_energy():
     assert power_from_ticks(*trace(seconds=0.9), 0.0, 0.9) is None
     assert power_from_ticks(*trace(seconds=3.0), 2.5, 3.0) is None
 
 
-def test_counter_overflow_is_handled() -> None:
+def test_counter_overflow_is_handled():
     time, energy = trace(start_j=WRAP_J - 400.0)
     assert energy.max() > WRAP_J
     estimate = power_from_ticks(time, energy % WRAP_J, 0.5, 3.0)
@@ -57,7 +57,7 @@ def test_counter_overflow_is_handled() -> None:
     assert estimate.power_w == pytest.approx(300.0, rel=0.01)
 
 
-def test_counter_that_falls_without_overflow_is_rejected() -> None:
+def test_counter_that_falls_without_overflow_is_rejected():
     time, energy = trace()
     energy[400:] -= 200.0
     assert unwrapped(energy) is None
@@ -66,7 +66,7 @@ def test_counter_that_falls_without_overflow_is_rejected() -> None:
 
 
 @given(st.floats(10.0, 700.0), st.floats(10.0, 700.0))
-def test_integrated_power_is_the_mean_sensor_reading(first: float, second: float) -> None:
+def test_integrated_power_is_the_mean_sensor_reading(first, second):
     time = np.linspace(0.0, 2.0, 2001)
     power = np.where(time < 1.0, first, second)
     assert mean_power(time, power, 0.0, 2.0) == pytest.approx((first + second) / 2.0, rel=1e-2)
@@ -75,5 +75,5 @@ def test_integrated_power_is_the_mean_sensor_reading(first: float, second: float
 @pytest.mark.parametrize(
     ("ratio", "believed"), [(1.0, True), (1.049, True), (0.94, False), (0.57, False), (None, True)]
 )
-def test_counter_is_accepted_within_five_percent_of_the_sensor(ratio: float | None, believed: bool) -> None:
+def test_counter_is_accepted_within_five_percent_of_the_sensor(ratio, believed):
     assert is_trusted(ratio) is believed

@@ -44,7 +44,7 @@ def noisy(seconds: float, spread: float, power_w: float = 300.0) -> SimulatedKer
     return SimulatedKernel(lambda n: seconds * (1.0 + spread * draw.standard_normal(n)), power_w)
 
 
-def test_good_config_has_its_median_interval_and_samples() -> None:
+def test_good_config_has_its_median_interval_and_samples():
     row = measured(card(noisy(2e-3, 0.002)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_s"] == pytest.approx(2e-3, rel=0.005)
     assert row["latency_low_s"] <= row["latency_s"] <= row["latency_high_s"]
@@ -53,28 +53,28 @@ def test_good_config_has_its_median_interval_and_samples() -> None:
     assert "energy_j" not in row
 
 
-def test_hopeless_config_takes_three_samples() -> None:
+def test_hopeless_config_takes_three_samples():
     row = measured(card(constant_time(2.5e-3)), SUBJECT, Tier.SCREEN, 1e-3, KNOWN)
     assert row["latency_n"] == 3
     assert row["latency_converged"] is False
     assert measured(card(constant_time(1.9e-3)), SUBJECT, Tier.SCREEN, 1e-3, KNOWN)["latency_n"] >= 10
 
 
-def test_unstable_times_end_at_the_cap_and_are_marked() -> None:
+def test_unstable_times_end_at_the_cap_and_are_marked():
     device = card(noisy(5e-3, 0.3))
     row = measured(device, SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_converged"] is False
     assert row["latency_window_s"] == pytest.approx(LATENCY_CAP_S, abs=0.1)
 
 
-def test_very_short_launches_are_timed_back_to_back() -> None:
+def test_very_short_launches_are_timed_back_to_back():
     row = measured(card(constant_time(5e-6)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_s"] == pytest.approx(5e-6)
     assert row["l2_policy"] == "rotating, 200 back to back"
     assert measured(card(constant_time(2e-4)), SUBJECT, Tier.SCREEN, None, KNOWN)["l2_policy"] == "flushed"
 
 
-def test_back_to_back_time_decides_whether_a_short_launch_is_abandoned() -> None:
+def test_back_to_back_time_decides_whether_a_short_launch_is_abandoned():
     """A single launch of three microseconds seems to take eight, which must not abandon the config."""
 
     def draw(n: int) -> np.ndarray:
@@ -86,7 +86,7 @@ def test_back_to_back_time_decides_whether_a_short_launch_is_abandoned() -> None
 
 
 @pytest.mark.parametrize("launch_s", [2e-6, 1e-3, 0.3, 2.5])
-def test_launches_are_queued_without_gaps_and_not_far_ahead(launch_s: float) -> None:
+def test_launches_are_queued_without_gaps_and_not_far_ahead(launch_s):
     device = card(constant_time(launch_s, 350.0))
     loaded = device.load(SUBJECT)
     most = 0.0
@@ -108,7 +108,7 @@ def test_launches_are_queued_without_gaps_and_not_far_ahead(launch_s: float) -> 
 @pytest.mark.parametrize(
     "errors", [OutputError(0.5, 0, 1e-5, "spec"), OutputError(0.0, 3, 1e-5, "spec"), OutputError(0.1, 0, 0.0, "spec")]
 )
-def test_incorrect_config_is_never_timed(errors: OutputError) -> None:
+def test_incorrect_config_is_never_timed(errors):
     with pytest.raises(MeasurementFailure) as caught:
         measured(card(constant_time(1e-3, errors=errors)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert caught.value.outcome == "incorrect"
@@ -116,7 +116,7 @@ def test_incorrect_config_is_never_timed(errors: OutputError) -> None:
 
 @pytest.mark.parametrize("tick_s", [0.02, 0.05, 0.1])
 @pytest.mark.parametrize("lag_s", [0.0, 0.08])
-def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s: float, lag_s: float) -> None:
+def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s, lag_s):
     sensors = replace(SENSORS, tick_s=tick_s, lag_s=lag_s, missing=0.1)
     row = measured(card(constant_time(3e-4, 412.0), sensors), SUBJECT, Tier.COARSE, None, SensorTraits(tick_s, 1.0))
     assert row["power_w"] == pytest.approx(412.0, rel=0.01)
@@ -126,7 +126,7 @@ def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s: float, l
     assert row["energy_counter_ratio"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_energy_uses_the_launch_time_of_its_own_window() -> None:
+def test_energy_uses_the_launch_time_of_its_own_window():
     """The GPU slows down under sustained load, so that burst and sustained latency differ."""
     device = card(constant_time(1e-3))
     slow_from = 0.3
@@ -142,19 +142,19 @@ def test_energy_uses_the_launch_time_of_its_own_window() -> None:
 
 
 @pytest.mark.parametrize("traits", [SensorTraits(None, None), SensorTraits(0.1, 0.55)])
-def test_untrusted_counter_gives_no_energy_but_all_other_values(traits: SensorTraits) -> None:
+def test_untrusted_counter_gives_no_energy_but_all_other_values(traits):
     row = measured(card(constant_time(1e-3)), SUBJECT, Tier.COARSE, None, traits)
     assert row["latency_s"] == pytest.approx(1e-3)
     assert "energy_j" not in row
 
 
-def test_stopped_counter_gives_null_instead_of_zero() -> None:
+def test_stopped_counter_gives_null_instead_of_zero():
     row = measured(card(constant_time(1e-3), replace(SENSORS, tick_s=50.0)), SUBJECT, Tier.COARSE, None, KNOWN)
     assert "energy_j" not in row
     assert row["sustained_latency_s"] == pytest.approx(1e-3)
 
 
-def test_overheated_gpu_quarantines_the_config() -> None:
+def test_overheated_gpu_quarantines_the_config():
     hot = replace(SENSORS, reasons_under_load=frozenset({"HwThermalSlowdown"}))
     with pytest.raises(MeasurementFailure, match="HwThermalSlowdown") as caught:
         measured(card(constant_time(1e-3), hot), SUBJECT, Tier.COARSE, None, KNOWN)
@@ -162,7 +162,7 @@ def test_overheated_gpu_quarantines_the_config() -> None:
 
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
-def test_probe_finds_tick_ratio_and_idle_power(tick_s: float, lag_s: float, scale: float) -> None:
+def test_probe_finds_tick_ratio_and_idle_power(tick_s, lag_s, scale):
     sensors = probe_sensors(
         card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale))
     )

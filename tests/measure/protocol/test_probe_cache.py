@@ -13,28 +13,28 @@ PROBE = Probe(0.1, 1.01, 70.0, 600.0, 1.98e9)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     if not Path("/proc/sys/kernel/random/boot_id").exists():
         pytest.skip("this system does not tell one boot from another")
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path))
     return tmp_path
 
 
-def test_probe_is_reused_for_its_gpu_and_driver() -> None:
+def test_probe_is_reused_for_its_gpu_and_driver():
     save_probe(INFO, PROBE)
     assert load_probe(INFO) == PROBE
     assert load_probe(replace(INFO, driver="590")) is None
     assert load_probe(replace(INFO, uuid_hash="fedcba9876543210")) is None
 
 
-def test_probe_expires_at_reboot(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_probe_expires_at_reboot(monkeypatch, cache):
     save_probe(INFO, PROBE)
     (cache / "boot_id").write_text("another")
     monkeypatch.setattr("kernrec.measure.protocol.probe._BOOT", cache / "boot_id")
     assert load_probe(INFO) is None
 
 
-def test_damaged_probe_file_is_ignored_and_unwritable_cache_is_no_error(cache: Path) -> None:
+def test_damaged_probe_file_is_ignored_and_unwritable_cache_is_no_error(cache):
     (cache / "probe").mkdir()
     (cache / "probe" / f"{INFO.uuid_hash}.json").write_text('{"of": [')
     assert load_probe(INFO) is None

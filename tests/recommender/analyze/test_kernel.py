@@ -28,7 +28,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
 from tests.helpers.paths import beside
-from tests.helpers.refusals import Refuses
+from tests.helpers.recording import row_of
 
 SOURCE = beside(__file__, "kernel.cu")
 SPEC = beside(__file__, "kernel.toml")
@@ -50,7 +50,7 @@ def own_candidates(database: Path, power_limit_w: float | None = None) -> Candid
 
 
 @pytest.fixture(scope="module")
-def folder(nvrtc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(nvrtc, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rowsum")
     (folder / "rowsum.cu").write_text(SOURCE)
     (folder / "kernel.toml").write_text(SPEC)
@@ -58,12 +58,12 @@ def folder(nvrtc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kernel(folder: Path) -> Kernel:
+def kernel(folder):
     return load_kernel(folder / "kernel.toml")
 
 
 @pytest.fixture(scope="module")
-def database(folder: Path, kernel: Kernel) -> Path:
+def database(folder, kernel):
     """Return the user's database after one analysis."""
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
@@ -75,13 +75,13 @@ def database(folder: Path, kernel: Kernel) -> Path:
     return path
 
 
-def test_second_analysis_has_nothing_to_do(kernel: Kernel, database: Path) -> None:
+def test_second_analysis_has_nothing_to_do(kernel, database):
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.cached) == (0, 8)
 
 
 @pytest.mark.every(3)
-def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, database: Path, tmp_path: Path) -> None:
+def test_pulled_rows_are_used_only_beside_the_users_database(kernel, database, tmp_path):
     alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
     team.mkdir()
     (bob.home / "data" / "kernrec").mkdir(parents=True)
@@ -107,9 +107,7 @@ def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, dat
 
 
 @pytest.mark.every(2)
-def test_endless_compilation_is_abandoned_after_two_configs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, monkeypatch):
     """Six one-line macros expand to 10^6 terms. The error must not need another compilation."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
     (tmp_path / "rowsum.cu").write_text(
@@ -126,7 +124,7 @@ def test_endless_compilation_is_abandoned_after_two_configs(
     assert seen == [(1, 8)]  # the second config's timeout ended the analysis
 
 
-def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
+def test_interrupted_analysis_resumes(kernel, tmp_path):
     def stop(done: int, total: int) -> None:
         if done >= 3:
             raise KeyboardInterrupt
@@ -139,9 +137,7 @@ def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
     assert whole.cached + whole.profiled == 8
 
 
-def test_counts_of_an_older_emulator_are_computed_again(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkeypatch):
     path, problem = tmp_path / "own.duckdb", kernel.definition.problem()
     first = analyze(kernel, problem, GPU, path)
     assert (first.cached, first.profiled) == (0, 8)
@@ -159,7 +155,7 @@ REFUSED = """
 """
 
 
-def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_config_is_not_tried_again(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rowsum.cu").write_text(
         REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
@@ -195,7 +191,7 @@ def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeyp
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failed
 
 
-def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+def test_spec_with_probes_is_profiled_for_every_problem(folder, tmp_path):
     kernel = find_kernel("transpose_tiled")
     problem = kernel.definition.problem("f32", rows=1024, columns=2048)
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
@@ -207,7 +203,7 @@ def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: 
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
-def test_front_covers_configs_and_power_limits(database: Path) -> None:
+def test_front_covers_configs_and_power_limits(database):
     answer = ask(database, Query(top=8))
     latency = [c.latency_s.value for c in answer.recommendations]
     energy = [c.energy_j.value for c in answer.recommendations]
@@ -232,24 +228,19 @@ def measurement(kernel: Kernel, answer: Answer, rank: int, factor: float, **chan
     """Return a measurement of choice `rank` at its predicted power and `factor` times its predicted time."""
     recommendation = answer.recommendations[rank]
     latency = recommendation.latency_s.value * factor
-    return {
-        "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
-        "config": dict(recommendation.config), "problem": answer.problem, "protocol_version": 1, "tier": "final",
-        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
-        "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * recommendation.power_w,
-        "power_w": recommendation.power_w, "outcome": "ok",
-    } | changes  # fmt: skip
+    power_w = recommendation.power_w
+    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02}
+    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA GeForce RTX 4090"}
+    return row_of(GPU.name, kernel, recommendation.config, answer.problem) | costs | changes
 
 
 @pytest.fixture(scope="module")
-def predicted(database: Path) -> Answer:
+def predicted(database):
     """Return the answer with all eight configs at the default limit."""
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
-def test_measured_config_keeps_its_time_and_scales_the_others(
-    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path
-) -> None:
+def test_measured_config_keeps_its_time_and_scales_the_others(kernel, database, predicted, tmp_path):
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
     for answer in (
         ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
@@ -272,9 +263,7 @@ def test_measured_config_keeps_its_time_and_scales_the_others(
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_failed_config_is_skipped_and_reported(
-    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path
-) -> None:
+def test_failed_config_is_skipped_and_reported(kernel, database, predicted, tmp_path):
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
     answer = ask(path, Query(Objective.LATENCY, top=8))
@@ -283,9 +272,7 @@ def test_failed_config_is_skipped_and_reported(
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
-def test_explanation_shows_measured_and_predicted_time(
-    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path, refuses: Refuses
-) -> None:
+def test_explanation_shows_measured_and_predicted_time(kernel, database, predicted, tmp_path, refuses):
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
     rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
@@ -312,7 +299,7 @@ def test_explanation_shows_measured_and_predicted_time(
     refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))
 
 
-def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
+def test_explanation_adds_up_and_its_advice_is_exact(database):
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
@@ -340,7 +327,7 @@ def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
     ('grid = ["rows"]', 'grid = ["1", "rows"]', r"'1 <= \(rows\) <= 65535' excludes every config"),
 ])  # fmt: skip
-def test_inconsistent_spec_is_refused_in_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_inconsistent_spec_is_refused_in_one_line(folder, tmp_path, old, new, says):
     assert old in SPEC
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
@@ -359,7 +346,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 """
 
 
-def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path, refuses: Refuses) -> None:
+def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path, refuses):
     (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
     (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
@@ -375,7 +362,7 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path,
     refuses(lambda: collect(request))
 
 
-def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
+def test_implementation_of_a_known_op_needs_no_problem_definition(folder, tmp_path):
     """The source is typical C++, with a mangled kernel name and a template."""
     (tmp_path / "add.cu").write_text(beside(__file__, "known_op.cu"))
     (tmp_path / "kernel.toml").write_text("""

@@ -31,6 +31,7 @@ from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.paths import beside
+from tests.helpers.recording import row_of
 
 pytest.importorskip("xgboost")
 
@@ -42,11 +43,7 @@ FASTEST = Query(Objective.LATENCY, top=1)
 
 
 def row(gpu: str, kernel: Any, config: dict[str, int], problem: Any, took: float, power: float) -> dict[str, Any]:
-    return {
-        "gpu": gpu, "kernel": kernel.name, "kernel_hash": kernel.hash, "config": config, "problem": problem,
-        "protocol_version": 1, "tier": "final", "session": "simulated", "measured_at": "2026-03-01T12:00:00",
-        "latency_s": took, "energy_j": took * power, "outcome": "ok",
-    }  # fmt: skip
+    return row_of(gpu, kernel, config, problem) | {"latency_s": took, "energy_j": took * power}
 
 
 def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: int = 8) -> Iterator[dict[str, Any]]:
@@ -108,7 +105,7 @@ def test_transferred_interval_states_its_basis(one_gpu, three_gpus):
     (about,) = trained.as_dict()["models"]
     assert (about["name"], about["problems"], about["gpu_measured"]) == ("matmul", 10, True)
     assert about["intervals"]["latency"]["groups"] == 10
-    assert about["intervals"]["latency"]["pooled_with_prior"] is False
+    assert about["intervals"]["latency"]["pooled_with_analytical_model"] is False
 
 
 def test_interval_widens_with_distance_from_measurements(one_gpu):

@@ -35,7 +35,7 @@ def test_random_answers_obey_physical_limits():
     assert broken == {}
 
 
-def test_kernel_above_the_published_peak_states_its_clock(recommender: Recommender) -> None:
+def test_kernel_above_the_published_peak_states_its_clock(recommender):
     query = Query(Objective.LATENCY, top=1)
     answer = recommender.recommend("matmul", "gtx1650-super", SHAPE, "f32", "nn", query).as_dict()
     assert list(broken_laws(answer)) == []

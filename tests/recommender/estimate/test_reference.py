@@ -29,7 +29,7 @@ def shrinkage(own_s: float, reference: Time) -> Shrinkage:
 
 
 @given(seconds, seconds, deviations)
-def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, reference_s: float, sd: float) -> None:
+def test_shrunk_time_lies_between_prediction_and_reference(own_s, reference_s, sd):
     raised_s = own_s * shrinkage(own_s, (reference_s, sd, False)).slower
     if own_s >= reference_s:
         assert raised_s == own_s
@@ -38,19 +38,19 @@ def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, referen
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
-def test_shrinkage_keeps_the_order_of_predictions(reference_s: float, own: list[float], sd: float) -> None:
+def test_shrinkage_keeps_the_order_of_predictions(reference_s, own, sd):
     first, second = (own_s * shrinkage(own_s, (reference_s, sd, False)).slower for own_s in sorted(own))
     assert first <= second * (1 + 1e-9)
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
-def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
+def test_less_certain_reference_shrinks_less(drawn):
     sure, unsure = (shrinkage(1.0, (1.3, sd, False)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
-def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
+def test_learned_baseline_precedes_a_faster_transferred_one():
     learned, transferred = (2.0, 0.03, False), (1.0, 0.3, True)
     assert engine.fastest_reference([transferred, learned]) == (*learned, 1)
     assert engine.fastest_reference([transferred]) == (*transferred, 0)
@@ -58,7 +58,7 @@ def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
 
 
 @given(deviations, deviations)
-def test_slightly_faster_reference_changes_little(first: float, second: float) -> None:
+def test_slightly_faster_reference_changes_little(first, second):
     before, after, far = (
         engine.fastest_reference([(1.0, first, False), (time_s, second, False)]) for time_s in (1.001, 0.999, 2.0)
     )
@@ -67,7 +67,7 @@ def test_slightly_faster_reference_changes_little(first: float, second: float) -
     assert far[0] == pytest.approx(1.0, rel=1e-6)
 
 
-def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
+def test_shrunk_interval_contains_its_value(recommender):
     problem = find_op("conv2d").problem("f32", "nchw", c=256, k=256, h=14, w=14, padding=1)
     candidates = recommender.candidates(problem, find_gpu("rtx4090"), (DEFAULT_POINT,))
     raised = [kernel for kernel in candidates.kernels if kernel.shrinkage.lead > 0.0]
@@ -78,11 +78,11 @@ def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
         assert (costs.value < costs.high).all()
 
 
-def test_engine_deviations_equal_those_of_the_package() -> None:
+def test_engine_deviations_equal_those_of_the_package():
     assert engine.DEVIATIONS == DEVIATIONS
 
 
-def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: Recommender) -> None:
+def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender):
     # At 15 rows, Triton's template takes 1.5 ms and cuBLAS about 0.32 ms, which is not recorded.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
@@ -91,16 +91,14 @@ def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: R
     assert few.best.latency_s.value < 1.02 * more.best.latency_s.value
 
 
-def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(
-    recommender: Recommender,
-) -> None:
+def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(recommender):
     # Once, 87.9 us predicted for a CUDA kernel ranked above 88.7 us learned from recordings of Triton's kernel.
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective.LATENCY))
     assert answer.best.source is Source.LEARNED
     assert answer.best.kernel.triton is not None
 
 
-def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) -> None:
+def test_config_costs_the_same_at_an_explicit_limit(recommender):
     gpu, (low, *_) = "h200", (400.0,)
     swept = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, power_limit_w=low))
     default = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
@@ -112,7 +110,7 @@ def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) ->
 
 
 @pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
-def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Recommender, size: dict[str, int]) -> None:
+def test_overhead_dominated_baseline_moves_a_prediction_little(recommender, size):
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
     shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
@@ -122,7 +120,7 @@ def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Reco
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
-def test_references_predicted_together_equal_single_predictions(gpu: str, dtype: str) -> None:
+def test_references_predicted_together_equal_single_predictions(gpu, dtype):
     card, op = find_gpu(gpu), find_op("matmul")
     layout = "nt" if dtype.startswith("f8") else "nn"
     problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]

@@ -8,18 +8,17 @@ from kernrec.op import find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import SHORTLIST, Space, SpaceCosts, predict
-from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")
 PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
 
 
 @pytest.fixture(scope="module")
-def table() -> StaticTable:
+def table():
     return Recommender([]).context.tables(PROBLEM, GPU)[0]
 
 
-def test_runnable_configs_satisfy_constraints_and_do_not_spill(table: StaticTable) -> None:
+def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     assert problem_space.valid[rows].all()
@@ -27,7 +26,7 @@ def test_runnable_configs_satisfy_constraints_and_do_not_spill(table: StaticTabl
     assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
 
 
-def test_shortlist_is_a_subset_that_contains_the_best(table: StaticTable) -> None:
+def test_shortlist_is_a_subset_that_contains_the_best(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
@@ -38,7 +37,7 @@ def test_shortlist_is_a_subset_that_contains_the_best(table: StaticTable) -> Non
     assert some <= 1.05 * every
 
 
-def test_prediction_is_independent_of_other_rows(table: StaticTable) -> None:
+def test_prediction_is_independent_of_other_rows(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)[:40]
     both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()

@@ -168,9 +168,7 @@ def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
         ("h100", "llama-3-70b-prefill", "f8e4m3"),
     ],
 )
-def test_larger_batch_is_not_faster_with_mixed_recordings(
-    recommender: Recommender, gpu: str, name: str, dtype: str | None
-) -> None:
+def test_larger_batch_is_not_faster_with_mixed_recordings(recommender, gpu, name, dtype):
     """Recordings differ in their batches, their numbers of items, and whether only 16 rows or 16 bits have a model."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 
@@ -178,7 +176,7 @@ def test_larger_batch_is_not_faster_with_mixed_recordings(
 @pytest.mark.every(40)
 @pytest.mark.parametrize("name", workloads())
 @pytest.mark.parametrize("gpu", GPUS)
-def test_larger_batch_is_never_faster_for_any_baseline(recommender: Recommender, gpu: str, name: str) -> None:
+def test_larger_batch_is_never_faster_for_any_baseline(recommender, gpu, name):
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1))
 
 

@@ -16,7 +16,6 @@ from kernrec.store.share.bundle import read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest
 from kernrec.store.share.outgoing import Selection, outgoing
 from kernrec.store.share.place import Folder, Place, ZipFile, place_at
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import PROBLEM, UUID_HASH, import_bundle, measurement
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -28,7 +27,7 @@ ROWS = [
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(ROWS)
@@ -47,7 +46,7 @@ def bundled(own: Path, place: Place, selection: Selection | None = None, signer:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
-def test_bundled_rows_arrive_unchanged_and_once(own: Path, tmp_path: Path, name: str) -> None:
+def test_bundled_rows_arrive_unchanged_and_once(own, tmp_path, name):
     manifest = bundled(own, place_at(tmp_path / name))
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest
@@ -62,7 +61,7 @@ def test_bundled_rows_arrive_unchanged_and_once(own: Path, tmp_path: Path, name:
         assert answer.latency_s == 1e-3
 
 
-def test_bundle_omits_uuids_paths_and_names(own: Path, tmp_path: Path) -> None:
+def test_bundle_omits_uuids_paths_and_names(own, tmp_path):
     bundled(own, Folder(tmp_path / "bundle"))
     with Database.memory() as database:
         import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
@@ -87,11 +86,11 @@ def rows_of(file: Path) -> list[dict[str, object]]:
         (Selection(kernel="matmul_simt"), 3),
     ],
 )
-def test_bundle_contains_the_selected_rows(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:
+def test_bundle_contains_the_selected_rows(own, tmp_path, selection, measurements):
     assert bundled(own, Folder(tmp_path / "bundle"), selection).rows["measurement"] == measurements
 
 
-def test_signature_names_its_signer_and_fits_only_its_manifest(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_signature_names_its_signer_and_fits_only_its_manifest(own, tmp_path, refuses):
     public = make_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     place = Folder(tmp_path / "bundle")
@@ -115,7 +114,7 @@ def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
     return place
 
 
-def test_untrusted_manifest_is_refused_in_one_line(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_untrusted_manifest_is_refused_in_one_line(own, tmp_path, refuses):
     refuses(lambda edit: read_bundle(edited(own, tmp_path, edit)), [
         lambda d: d.update(version=99), lambda d: d.update(format="zip"),
         lambda d: d["segments"][0].update(sha256="../../etc/passwd"),
@@ -126,7 +125,7 @@ def test_untrusted_manifest_is_refused_in_one_line(own: Path, tmp_path: Path, re
     ])  # fmt: skip
 
 
-def test_segment_that_contradicts_its_hash_is_refused(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_segment_that_contradicts_its_hash_is_refused(own, tmp_path, refuses):
     manifest = bundled(own, Folder(tmp_path / "bundle"))
     file = tmp_path / "bundle" / manifest.segments[0].name
     file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -144,7 +143,7 @@ def test_segment_that_contradicts_its_hash_is_refused(own: Path, tmp_path: Path,
         ("SELECT * EXCLUDE session", "have no session"),
     ],
 )
-def test_untrusted_rows_are_checked(own: Path, tmp_path: Path, query: str, says: str) -> None:
+def test_untrusted_rows_are_checked(own, tmp_path, query, says):
     """The segment's hash and the manifest are valid; only the rows are wrong."""
 
     def forge(document: dict) -> None:
@@ -162,13 +161,13 @@ def test_untrusted_rows_are_checked(own: Path, tmp_path: Path, query: str, says:
     assert "\n" not in str(caught.value)
 
 
-def test_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_zip_file_that_unpacks_to_too_much_is_refused(tmp_path, refuses):
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", b" " * 2**23)
     refuses(lambda: read_bundle(ZipFile(tmp_path / "bomb.zip")))
 
 
-def test_zip_file_with_an_endless_listing_is_refused_at_once(tmp_path: Path, refuses: Refuses) -> None:
+def test_zip_file_with_an_endless_listing_is_refused_at_once(tmp_path, refuses):
     with zipfile.ZipFile(tmp_path / "long.zip", "w") as archive:
         for number in range(700):
             archive.writestr(zipfile.ZipInfo(f"{number:06}{'a' * 6000}"), b"")
@@ -176,7 +175,7 @@ def test_zip_file_with_an_endless_listing_is_refused_at_once(tmp_path: Path, ref
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])
-def test_invalid_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_invalid_bundle_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(UsageError, match="is not a bundle"):
         read_bundle(place_at(tmp_path / "a.zip"))

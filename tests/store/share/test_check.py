@@ -37,13 +37,13 @@ def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Pat
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (path := tmp_path / "contributed").mkdir()
     return path
 
 
 @pytest.mark.every(3)
-def test_bundles_of_several_users_are_listed_pulled_and_compared(folder: Path, tmp_path: Path) -> None:
+def test_bundles_of_several_users_are_listed_pulled_and_compared(folder, tmp_path):
     for name, slower in (("ann", 1.0), ("ben", 1.0), ("cyd", 1.5)):
         contribute(Person(tmp_path / name), folder, measurements(name, 5, latency_s=1e-3 * slower))
     report = check_place(Folder(folder))
@@ -55,7 +55,7 @@ def test_bundles_of_several_users_are_listed_pulled_and_compared(folder: Path, t
 
 
 @pytest.mark.every(3)
-def test_each_invalid_bundle_is_reported_on_one_line(folder: Path, tmp_path: Path) -> None:
+def test_each_invalid_bundle_is_reported_on_one_line(folder, tmp_path):
     ann, ben, reader = (Person(tmp_path / name) for name in ("ann", "ben", "reader"))
     good = contribute(ann, folder, measurements("monday", 3))
     replayed = contribute(ben, folder, measurements("replayed", 2, replayed=True))
@@ -91,5 +91,5 @@ def test_each_invalid_bundle_is_reported_on_one_line(folder: Path, tmp_path: Pat
     assert any(broken.name in line for line in left)
 
 
-def test_contributed_datasets_pass_the_check() -> None:
+def test_contributed_datasets_pass_the_check():
     assert check_place(Folder(ROOT / "datasets/contributed")).bad == {}

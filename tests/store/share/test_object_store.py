@@ -26,7 +26,7 @@ SEGMENT = f"segments/{'0' * 64}.parquet"
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
+def s3():
     """Set the environment variables for a local S3 server with a bucket `team`."""
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     pytest.importorskip("moto", reason="moto is not installed")
@@ -57,7 +57,7 @@ def check_place(place: Place, folder: Path) -> None:
         list(place.read("../secret", 9))
 
 
-def test_bucket_can_be_pushed_and_pulled(s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_can_be_pushed_and_pulled(s3, tmp_path, monkeypatch):
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
     check_place(place_of("s3://team/some/where"), tmp_path)
@@ -66,7 +66,7 @@ def test_bucket_can_be_pushed_and_pulled(s3: dict[str, str], tmp_path: Path, mon
 
 
 @pytest.mark.every(3)
-def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_reported_in_one_line(monkeypatch):
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     monkeypatch.setattr("kernrec.store.share.servers._RETRY", {"max_retries": 0})
     with socket.socket() as taken:  # a bound port without a listener
@@ -78,7 +78,7 @@ def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3: dict[str, str], tmp_path: Path) -> None:
+def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3, tmp_path):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     os.environ.update(s3)
     try:
@@ -151,7 +151,7 @@ def served() -> Iterator[str]:
             server.shutdown()
 
 
-def test_redirect_is_followed_only_on_the_same_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirect_is_followed_only_on_the_same_host(monkeypatch):
     with served() as url:
         monkeypatch.setattr(Answers, "target", url.replace("127.0.0.1", "localhost"))
         assert WebServer(f"{url}/good").names() == WebServer(f"{url}/moved").names() == []
@@ -159,7 +159,7 @@ def test_redirect_is_followed_only_on_the_same_host(monkeypatch: pytest.MonkeyPa
             WebServer(f"{url}/away").names()
 
 
-def test_truncated_oversized_or_missing_response_is_reported_in_one_line() -> None:
+def test_truncated_oversized_or_missing_response_is_reported_in_one_line():
     with served() as url:
         with pytest.raises(KernrecError, match=r"index\.json of .*/short was cut short by its server"):
             WebServer(f"{url}/short").names()
@@ -170,7 +170,7 @@ def test_truncated_oversized_or_missing_response_is_reported_in_one_line() -> No
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\n{"])
-def test_silent_server_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(sent, monkeypatch):
     monkeypatch.setattr(servers, "SILENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connections = []
@@ -204,7 +204,7 @@ class Emptied:
         raise AssertionError
 
 
-def test_1500_missing_bundles_are_reported_in_one_line(tmp_path: Path) -> None:
+def test_1500_missing_bundles_are_reported_in_one_line(tmp_path):
     report = take_new(Emptied(), tmp_path / "pulled.duckdb")
     (line,) = report.left
     assert line.startswith("https://there has no h200-sxm/2026-03-01-0123abcd-000000000000.zip")

@@ -19,7 +19,6 @@ from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
 from kernrec.store.share.place import Folder, bundle_names
 from tests.helpers.reading import reading_here
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurements, sessions
 
 HOST, USER = "alices-machine", "aliceliddell"
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pushed(tmp_path_factory):
     """Create a folder in which Alice has pushed three measurements of Monday and two of Tuesday."""
     base = tmp_path_factory.mktemp("sharing")
     alice, team = Person(base / "alice"), base / "team"
@@ -52,7 +51,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(pushed: Path, tmp_path: Path) -> Path:
+def base(pushed, tmp_path):
     """Return a copy of `pushed` for one test."""
     shutil.copytree(pushed, tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -74,7 +73,7 @@ def bundle_of(team: Path, count: int) -> Path:
 
 
 @pytest.mark.every(2)
-def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
+def test_pulled_rows_are_used_once_their_key_is_trusted(base):
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
     assert bob.pull(team, untrusted=False).left == [f"skipped: 2 bundles, signed by an unknown key, {alice.key()}"]
@@ -101,7 +100,7 @@ def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     assert sessions(bob.pulled()) == [("own", 0)]
 
 
-def test_push_contains_no_private_data(pushed: Path, tmp_path: Path) -> None:
+def test_push_contains_no_private_data(pushed, tmp_path):
     import zipfile
 
     texts = []
@@ -122,7 +121,7 @@ def test_push_contains_no_private_data(pushed: Path, tmp_path: Path) -> None:
         assert private not in seen
 
 
-def test_damaged_foreign_or_missing_file_loses_only_itself(base: Path) -> None:
+def test_damaged_foreign_or_missing_file_loses_only_itself(base):
     bob, team = Person(base / "bob"), base / "team"
     bob.key()
     tuesday, monday = bundle_of(team, 2), bundle_of(team, 3)
@@ -144,7 +143,7 @@ def test_damaged_foreign_or_missing_file_loses_only_itself(base: Path) -> None:
     assert bob.pull(team).measurements == 2
 
 
-def test_remote_listing_never_deletes_rows(base: Path, refuses: Refuses) -> None:
+def test_remote_listing_never_deletes_rows(base, refuses):
     """After an empty, short or unreadable listing, pulled rows stay until their signer withdraws them."""
     bob, team = Person(base / "bob"), base / "team"
     bob.pull(team)
@@ -157,7 +156,7 @@ def test_remote_listing_never_deletes_rows(base: Path, refuses: Refuses) -> None
     assert len(bob.pulled()) == 5
 
 
-def test_links_pipes_and_hostile_names_are_not_followed(base: Path, refuses: Refuses) -> None:
+def test_links_pipes_and_hostile_names_are_not_followed(base, refuses):
     team, (first, second) = base / "team", bundles(base / "team")
     for path in (first, second):
         path.rename(base / path.name)
@@ -175,7 +174,7 @@ def test_links_pipes_and_hostile_names_are_not_followed(base: Path, refuses: Ref
 
 
 @pytest.mark.every(2)
-def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
+def test_interrupted_pull_keeps_only_whole_bundles(base):
     bob, team = Person(base / "bob"), base / "team"
     with patch("kernrec.store.share.pull.BATCH_BYTES", 1):
         with (
@@ -187,7 +186,7 @@ def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
         assert bob.pull(team).measurements == 5
 
 
-def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
+def test_push_with_a_lost_record_is_not_repeated(base):
     """The push was killed after it wrote the bundle and before this machine recorded it."""
     alice, team = Person(base / "alice"), base / "team"
     with alice.at_work():
@@ -200,7 +199,7 @@ def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
 
 
 @pytest.mark.every(2)
-def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signed_but_physically_impossible_rows_are_refused(tmp_path, monkeypatch):
     """The sender removed the check from their copy of kernrec."""
     ben, team = Person(tmp_path / "ben"), tmp_path / "team"
     team.mkdir()
@@ -215,6 +214,6 @@ def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monke
     assert "have a latency of 1e-12 s" in " ".join(report.left)
 
 
-def test_push_requires_a_signing_key(tmp_path: Path) -> None:
+def test_push_requires_a_signing_key(tmp_path):
     with Person(tmp_path).at_work(), pytest.raises(UsageError, match="`kernrec db trust --own` makes one"):
         Signer.of(key_file())

@@ -17,7 +17,7 @@ from tests.helpers.sharing import Person, measurements, sessions
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory):
     """Create a folder to which Alice pushed Monday's measurements; Bob trusts her key and has pulled."""
     base = tmp_path_factory.mktemp("withdrawn")
     alice, bob = Person(base / "alice"), Person(base / "bob")
@@ -32,19 +32,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(shared: Path, tmp_path: Path, read_here: None) -> Path:
+def base(shared, tmp_path, read_here):
     """Return a copy of `shared` for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
 @pytest.fixture
-def alice(base: Path) -> Person:
+def alice(base):
     return Person(base / "alice")
 
 
 @pytest.fixture
-def bob(base: Path) -> Person:
+def bob(base):
     return Person(base / "bob")
 
 
@@ -65,7 +65,7 @@ def copies(person: Person) -> dict[str, int]:
 
 
 @pytest.mark.every(4)
-def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawn_rows_are_ignored_locally_and_by_others(base, alice, bob):
     bob.key()
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
         bob.withdraw(base / "team", "session = 'monday'")
@@ -82,7 +82,7 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Per
 
 
 @pytest.mark.every(3)
-def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawal_of_rows_from_others_is_refused(base, alice, bob):
     """Mallory, whom Bob trusts, bypasses the command and withdraws Alice's rows by their keys."""
     mallory = Person(base / "mallory")
     mallory.pull(base / "team")
@@ -102,7 +102,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bo
 
 
 @pytest.mark.every(3)
-def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawal_applies_to_copies_on_other_remotes(base, alice, bob):
     """Mallory copies Alice's bundles to another remote before Alice withdraws them."""
     other = base / "other"
     shutil.copytree(base / "team", other)
@@ -117,7 +117,7 @@ def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person
 
 
 @pytest.mark.every(2)
-def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob: Person) -> None:
+def test_changed_or_forged_withdrawal_is_refused(base, alice, bob):
     import hashlib
 
     alice.withdraw(base / "team", "true")
@@ -135,7 +135,7 @@ def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob:
 
 
 @pytest.mark.every(3)
-def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base, alice, bob):
     """Alice's file has other keys than her pushed rows, which lack the private columns."""
     merge_into(bob, alice.database)
     alice.withdraw(base / "team", "position = 0")
@@ -159,7 +159,7 @@ def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path
 
 
 @pytest.mark.every(3)
-def test_withdrawal_with_an_untrusted_key_is_ignored(base: Path, alice: Person) -> None:
+def test_withdrawal_with_an_untrusted_key_is_ignored(base, alice):
     carol = Person(base / "carol")
     carol.pull(base / "team", untrusted=True)
     alice.withdraw(base / "team", "position = 0")
