@@ -62,8 +62,6 @@ def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> I
         yield
     except UsageError as error:
         arguments = function.__kwdefaults__ or {}
-        if "stack" in dims:
-            raise UsageError("unknown argument 'stack'; it is called backend") from None
         for name in dims:
             if f"dimension {name!r}" in str(error) and nearest(name, arguments):
                 raise unknown("argument", name, arguments) from None
@@ -195,7 +193,6 @@ def recommend_network(
     context: int | None = None,
     phase: str | None = None,
     ignore_memory: bool = False,
-    stack: None = None,
 ) -> "NetworkAnswer":
     """Recommend a config for each layer of a network, and return the totals of all layers.
 
@@ -224,13 +221,10 @@ def recommend_network(
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
         kernrec.errors.KernrecError: no layer can run, or the network does not fit in the GPU's memory.
     """
-    from kernrec.errors import UsageError
     from kernrec.recommender.networks.layers import NetworkRequest
     from kernrec.recommender.networks.network import answer_network
     from kernrec.recommender.request import backends_named
 
-    if stack is not None:
-        raise UsageError("unknown argument 'stack'; it is called backend")
     backends, whose = backends_named(backend)
     query = _query(objective, backends, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     wanted = NetworkRequest(str(workload), op, dtype, layout, {}, batch, tp, context, phase, whose, ignore_memory)

@@ -232,6 +232,11 @@ class LoadedModule:
         return "\n".join(self._texts)
 
     @cached_property
+    def linked(self) -> str:
+        """PTX text that `module` was parsed from. It has the header of the first linked file only."""
+        return _linked(self._texts)
+
+    @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
@@ -239,7 +244,7 @@ class LoadedModule:
     def module(self) -> Module:
         if self._parsed is None:
             try:
-                self._parsed = parse(_linked(self._texts))
+                self._parsed = parse(self.linked)
             except ParseError as error:
                 raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
         return self._parsed

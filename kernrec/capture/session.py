@@ -12,11 +12,13 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
 from kernrec.capture.device import attributes, device_name, properties
+from kernrec.capture.launch_checks import LaunchChecks
 from kernrec.capture.loaded_module import CUDA_ERROR, LaunchError, LoadedModule, best_ptx, images_of
 from kernrec.capture.recorded_calls import SLOTS, Recorder
 from kernrec.errors import KernrecError
@@ -288,7 +290,12 @@ class Session:
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))
         facts = module.facts(name)
-        facts.check(self._gpu, grid, block, int(shared))
+        try:
+            facts.check(self._gpu, grid, block, int(shared))
+        except LaunchError as error:
+            if self._recorder.checks is not None:
+                self._recorder.checks.refuse(name, str(error))
+            raise
         arguments = [packed[offset : offset + size] for size, offset in facts.parameters]
         buffers, images = self._textures.added_to({**self._buffers, **module.buffers})
         barrier = 0
@@ -300,11 +307,18 @@ class Session:
             cluster if any(cluster) else (), module.addresses, barrier,
         )  # fmt: skip
         numbers = list(map(int, shared_.split()))
-        self._recorder.add(module, launch, dict(zip(numbers[::2], numbers[1::2], strict=True)))
-        self._emulate(module, launch, int(together) != 0)
+        allocations = dict(zip(numbers[::2], numbers[1::2], strict=True))
+        if (checks := self._recorder.checks) is not None and checks.selects(launch):
+            end = max((address + size for address, size in allocations.items()), default=SLOTS << BUFFER_SHIFT)
+            used = buffers[f"b{SLOTS}"][: end - (SLOTS << BUFFER_SHIFT)]
+            launch = replace(launch, buffers={**buffers, f"b{SLOTS}": used})
+        else:
+            checks = None
+        self._recorder.add(module, launch, allocations)
+        self._emulate(module, launch, int(together) != 0, checks)
         return []
 
-    def _emulate(self, module: LoadedModule, launch: KernelLaunch, together: bool) -> None:
+    def _emulate(self, module: LoadedModule, launch: KernelLaunch, together: bool, checks: LaunchChecks | None) -> None:
         blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
         lanes = blocks * launch.block[0] * launch.block[1] * launch.block[2]
         options = EmulationOptions(blocks, count=False, budget=self._budget)
@@ -316,6 +330,9 @@ class Session:
         shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)
         key = (module.number, launch.entry, shape, *constants)
         try:
+            if checks is not None:
+                checks.run(module, launch, options, together)
+                return
             emulation = self._emulations.pop(key, None)
             if emulation is None:
                 emulation = Emulation(module.module, launch, options)

@@ -94,7 +94,7 @@ def check_launch(
     if refusal := refused(module, launch, limits):
         return Checked((Finding("launch", describer.kernel, refusal, describer.place(0).file),), Counts(), 0, blocks)
     function = inlined(module, launch.entry)
-    watched, notes = _watched(function, uninitialized)
+    watched, notes = watched_memory(function, uninitialized)
     start, counts, ran = time.monotonic(), Counts(), 0
     findings: list[Finding] = []
     options = EmulationOptions(min(blocks, _CHUNK), budget=LAUNCH_BUDGET, checked=watched)
@@ -111,11 +111,11 @@ def check_launch(
         if finding is None:
             raise
         findings.append(finding)
-    findings = [*(describer.of(raw) for raw in emulation.findings if not _has_no_effect(function, raw)), *findings]
+    findings = [*(describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)), *findings]
     return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
 
 
-def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
+def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
     """Return (kinds, notes): the kinds of memory that can be checked without false findings, and a note on each skipped
     check.
     """
@@ -129,7 +129,7 @@ def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[Checked
     return CheckedMemory(uninitialized, shared, not ordered), notes
 
 
-def _has_no_effect(function: Function, raw: RawFinding) -> bool:
+def has_no_effect(function: Function, raw: RawFinding) -> bool:
     """Return whether it is harmless that a load reads an unwritten value: the value is only stored to shared memory
     again, as in a stencil, or the compiler moved the load ahead of a condition."""
     load = function.instructions[raw.source]

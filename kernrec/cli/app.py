@@ -129,6 +129,8 @@ def _run(arguments: Sequence[str]) -> int:
         app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
         # Rewrite nvcc's spelling `-std=c++20`, which the parser would read as the options -s, -t and -d.
         words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
+        if words[:1] == ["check"] and "--" in words:
+            words.insert(words.index("--"), "--program")
         status = app(words, prog_name="kernrec", standalone_mode=False, obj=databases)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
@@ -191,18 +193,14 @@ def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
     now = datetime.now(UTC)
     folder = paths.cache() / "crashes"
     file = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
-    report = [
-        f"kernrec {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        f"{now:%Y-%m-%d %H:%M:%S} UTC",
-        f"arguments: {list(arguments)}",
-        "",
-        "".join(traceback.format_exception(error)),
-    ]
+    version = f"kernrec {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    report = f"{version}\n{now:%Y-%m-%d %H:%M:%S} UTC\narguments: {list(arguments)}\n\n"
+    report += "".join(traceback.format_exception(error))
     message = " ".join(str(error).split())
     summary = f"internal error in kernrec {__version__}: {type(error).__name__}" + (message and f": {message[:200]}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, "\n".join(report).encode(errors="backslashreplace"))
+        write_whole(file, report.encode(errors="backslashreplace"))
     except OSError:
         return f"{summary}; KERNREC_DEBUG=1 shows where"
     return f"{summary}; details are in {file}, please report them"

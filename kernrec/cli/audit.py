@@ -97,8 +97,8 @@ def _print_entries(wanted: AuditOptions) -> None:
         return
     triton = f", Triton {judged.triton}" if judged.triton else ""
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
-    rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
-    print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
+    rows = [[e.tokens, _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
+    print_table("entries", ("tokens", "config", "", "reason"), rows)
     print_notes([judged.note])
 
 
@@ -112,6 +112,8 @@ def _releases(text: str) -> tuple[str, str | None, str | None]:
 
 
 def _print_files(audit: "ServingAudit") -> None:
+    from kernrec.recommender.serving.compared import Verdict
+
     served = audit.served
     split = f"tensor parallel {served.tp}" + (f", expert parallel {served.ep}" if served.ep > 1 else "")
     triton = f", Triton {served.triton}" if served.triton else ""
@@ -121,10 +123,15 @@ def _print_files(audit: "ServingAudit") -> None:
         return
     print_line(f"* is {served.device_name}")
     rows = [
-        [_status(audited), audited.file.kind.value, _short(audited), audited.file.layers] for audited in audit.files
+        [
+            "missing" if audited.verdict is Verdict.UNKNOWN else audited.verdict.value,
+            audited.file.kind.value,
+            _short(audited),
+            audited.file.layers,
+        ]
+        for audited in audit.files
     ]
-    columns = [("", "left"), ("kernel", "left"), ("file", "left"), ("layers", "left")]
-    print_table(f"tuned files that it looks for, by {audit.shipped.source}", columns, rows)
+    print_table(f"tuned files that it looks for, by {audit.shipped.source}", ("", "kernel", "file", "layers"), rows)
 
 
 def _short(audited: "AuditedFile") -> str:
@@ -151,21 +158,9 @@ def _details(audit: "ServingAudit") -> list[str]:
     return [f"{names}: {text}" for text, names in kinds]
 
 
-def _status(audited: "AuditedFile") -> str:
-    from kernrec.recommender.serving.compared import Verdict
-
-    if audited.verdict is Verdict.UNKNOWN:
-        return "missing"
-    return audited.verdict.value
-
-
 def _print_comparisons(audited: "AuditedFile") -> None:
-    columns = [
-        ("tokens", "right"), ("default", "right"), ("best", "right"), ("default / best", "right"), ("90 %", "right"),
-        ("best config", "left"),
-    ]  # fmt: skip
-    rows = [_row(made) for made in audited.comparisons]
-    print_table(f"{_short(audited)}: {audited.verdict.value}", columns, rows)
+    names = ("tokens", "default", "best", "default / best", "90 %", "best config")
+    print_table(f"{_short(audited)}: {audited.verdict.value}", names, map(_row, audited.comparisons))
 
 
 def _row(made: "Comparison") -> list[str]:

@@ -25,6 +25,10 @@ def list_known(wanted: ListOptions) -> None:
     predicted. In the list of operators, "codes" explains dimensions whose values are codes, such as the activation.
     "baselines" lists data types that only baselines support.
     """
+    if wanted.kind in ("workloads", "networks"):
+        from kernrec.op.workload import workloads
+
+        raise UsageError(f"unknown list {wanted.kind!r}; the names for --workload are {', '.join(workloads())}")
     if wanted.kind not in _KINDS:
         raise unknown("list", wanted.kind, _KINDS)
     if wanted.gpu:

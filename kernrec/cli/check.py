@@ -1,6 +1,8 @@
 """`kernrec check`: run the launches of a CUDA or PTX file in the emulator, and report memory errors and data races."""
 
+import os
 import re
+import sys
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +21,23 @@ if TYPE_CHECKING:
     from kernrec.kernel.source_files import CompileFlags
 
 
+PROGRAM = "--program"
+"""Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops this word."""
+
+
 class CheckOptions(options.Options):
     databases_used = options.OWN
-    source: Annotated[Path, argument("A .cu or .ptx file; kernel.cu:name selects a kernel.")]
+    source: Annotated[
+        Path, argument("A .cu or .ptx file; kernel.cu:name selects a kernel. After --, a program: -- ./app ARGUMENTS.")
+    ]
     arguments: Annotated[
         list[str] | None,
         argument(
             "Arguments in order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the "
-            "launches in the host code."
+            "launches in the host code. FILE.cu -- ARGUMENTS builds and runs the program."
         ),
     ] = None
+    runs: Annotated[bool, option("Run the source as a program.", PROGRAM, hidden=True)] = False
     grid: Annotated[str, option("Grid size: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Block size: 256 or 16,16.")] = "32"
     shared: Annotated[int, option("Dynamic shared memory per block, in bytes.")] = 0
@@ -63,15 +72,22 @@ def check(wanted: CheckOptions) -> None:
     deadlocks, endless loops, and launches that a GPU would refuse. Each error is reported with its source line, thread,
     buffer, byte and the usual fix.
 
+    After --, `kernrec check` runs a program: -- ./app ARGUMENTS, -- python app.py, or FILE.cu -- ARGUMENTS. It checks
+    the program's launches with their real data, as `kernrec capture` runs them. The program's output goes to standard
+    error. Source lines need nvcc -lineinfo, which FILE.cu gets.
+
     The exit status is 1 if errors were found. If arguments were given for a single kernel without errors, its numbers
     of instructions and memory accesses are printed.
     """
     path, entry = with_entry(wanted.source)
-    program = path.suffix == ".cu" and _sets_only_variables(wanted, path)
-    if program:
+    program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
+    status, errors = 0, dict[str, str]()
+    if wanted.runs:
+        results, status = _check_run(wanted)
+    elif program:
         results, errors = _check_program(wanted, path, entry)
     else:
-        results, errors = _check_one(wanted, path, entry), {}
+        results = _check_one(wanted, path, entry)
     findings = {name: list(checked.findings) for name, checked in results.items()}
     if wanted.junit is not None:
         from kernrec.checking.findings import junit
@@ -81,8 +97,37 @@ def check(wanted: CheckOptions) -> None:
     _print(wanted, results, errors, bool(wanted.arguments) and not program)
     if any(findings.values()):
         raise typer.Exit(1)
+    if status:
+        raise typer.Exit(status)
     if errors:
         raise KernrecError(f"{len(errors)} of {len(errors) + len(results)} kernels could not be checked")
+
+
+def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
+    """Run a program, and return (results keyed by kernel, exit status of the program)."""
+    from kernrec.capture.launch_checks import LaunchChecks
+    from kernrec.capture.program_run import run_program
+    from kernrec.capture.recorded_calls import Recorder
+    from kernrec.checking.child_process import LAUNCH_BUDGET
+    from kernrec.gpu import find_gpu
+
+    checks = LaunchChecks(wanted.seconds)
+    build = [*(f"-I{folder.absolute()}" for folder in wanted.include or ()), *(f"-D{m}" for m in wanted.define or ())]
+    command = [str(wanted.source), *(wanted.arguments or ())]
+    if "/" not in command[0] and Path(command[0]).is_file() and wanted.source.suffix != ".cu":
+        command[0] = f"./{command[0]}"  # The parser has normalized ./app.
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        gpu, recorder = find_gpu(wanted.gpu), Recorder(checks=checks)
+        status = run_program(command, gpu, Path("calls").absolute(), recorder, build, LAUNCH_BUDGET)
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+    if not checks.results and not status:
+        raise KernrecError("the program launched no CUDA kernel; without a GPU, it may choose another path")
+    return checks.results, status if status >= 0 else 128 - status
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:

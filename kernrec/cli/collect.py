@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from kernrec.cli.options import option
 from kernrec.cli.output import print_line, print_notes
 from kernrec.cli.progress import Lines, Steps
 from kernrec.errors import UsageError, unknown
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.measure.campaign.results import CampaignBudget
@@ -231,18 +231,15 @@ class Stop:
     To find out whether a signal has arrived, call the object.
     """
 
-    def __init__(self) -> None:
-        self._stopping = False
-        self._before: dict[int, Any] = {}
-        self.status = 130
-        """Exit status for a program that the caught signal ended: 128 plus the number of the signal."""
+    _stopping = False
+    status = 130
+    """Exit status for a program that the caught signal ended: 128 plus the number of the signal."""
 
     def __call__(self) -> bool:
         return self._stopping
 
     def __enter__(self) -> "Stop":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -345,8 +342,7 @@ def _print_refined(refined: "Refined", objective: str, done: str) -> None:
     """Print the result of `refine`: numbers of measurements, expected regret, and changed answers."""
     from kernrec.measure.refine_planner import FORECAST_S
 
-    plural = "" if refined.problems == 1 else "s"
-    print_line(f"{refined.measured} configs of {refined.problems} problem{plural} {done}; {refined.ended}")
+    print_line(f"{refined.measured} configs of {counted(refined.problems, 'problem')} {done}; {refined.ended}")
     before, after = refined.regret
     print_line(f"expected regret ({objective}, weighted mean): {_percent(before)} before, {_percent(after)} now")
     print_line(f"another {human(FORECAST_S, 's')} would lower it by about {_percent(refined.forecast)}")

@@ -196,8 +196,8 @@ def _print_difference(subject: "Explanation", other: "Explanation", changes: dic
         change = percent(now / joules - 1) if joules else ""
         rows.append([f"energy of {name}", human(joules, "J"), human(now, "J"), change])
     print()
-    columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
-    print_table(f"against {config_text(other.recommendation.config)}", columns, rows)
+    names = ("", "against", "config", "change")
+    print_table(f"against {config_text(other.recommendation.config)}", names, rows)
 
 
 def _figure(name: str, value: float) -> str:

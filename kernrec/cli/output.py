@@ -14,6 +14,7 @@ This module does not use Rich, because Rich may truncate cells to two letters an
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -132,16 +133,18 @@ def text_width(stream: TextIO | None = None) -> int:
     return max(width or PIPE_WIDTH, _NARROWEST)
 
 
-def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of plain text. Each column is given by its heading and alignment (`left` or `right`)."""
-    cells = list(rows)
-    print_columns(
-        title,
-        [
-            Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
-            for number, (name, alignment) in enumerate(columns)
-        ],
-    )
+def print_table(title: str | None, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table with these headings. Columns of numbers are aligned to the right. Items of lists get commas."""
+    texts = [[", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row] for row in rows]
+    columns = []
+    for number, name in enumerate(names):
+        cells = [row[number] for row in texts]
+        numbers = all(_NUMBER.fullmatch(cell) for cell in cells if cell)
+        columns.append(Column(name, "right" if numbers else "left", cells))
+    print_columns(title, columns)
+
+
+_NUMBER = re.compile(r"[-+]?[\d,.]+( [a-zA-Z%/]+)?( to [\d.]+)?|-|cannot run")
 
 
 def print_columns(title: str | None, columns: Sequence[Column]) -> None:
@@ -158,12 +161,7 @@ def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequ
     if not rows:
         return
     names = names or list(rows[0])
-    columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
-    texts = (
-        [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in map(row.get, names)]
-        for row in rows
-    )
-    print_table(title, [(name.replace("_", " "), side) for name, side in columns], texts)
+    print_table(title, [name.replace("_", " ") for name in names], [[row[name] for name in names] for row in rows])
 
 
 def column_lines(title: str | None, columns: Sequence[Column], width: int) -> list[str]:

@@ -188,10 +188,9 @@ def withdraw(wanted: WithdrawOptions) -> None:
     title = place.title if place else str(own)
 
     def agree(rows: Sequence[Row]) -> bool:
-        columns = [("row", "left"), ("session", "left"), ("gpu", "left"), ("kernel", "left")]
         names = ("measurement_id", "session", "gpu", "kernel", "latency_s", "tunables")
         shown = [[_cell(each[name]) for name in names] for each in rows[:_SHOWN]]
-        print_table(None, [*columns, ("latency", "right"), ("config", "left")], shown)
+        print_table(None, ("row", "session", "gpu", "kernel", "latency", "config"), shown)
         if len(rows) > _SHOWN:
             print(f"and {len(rows) - _SHOWN} more")
         if wanted.dry_run:
@@ -241,7 +240,7 @@ def trust(wanted: TrustOptions) -> None:
         own = keys.own_key()
         rows = ([["you", own]] if own else []) + [[title, each] for each, title in keys.trusted().items()]
         if rows:
-            print_table(None, [("signer", "left"), ("key", "left")], rows)
+            print_table(None, ("signer", "key"), rows)
         else:
             print_notes(["no key is trusted"])
     elif wanted.remove:

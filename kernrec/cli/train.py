@@ -54,7 +54,7 @@ def train(wanted: TrainOptions) -> None:
         if figures is None:
             continue
         rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in figures.items()]
-        print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
+        print_table(f"{result['name']}: {result['path']}", ("figure", "value"), rows)
 
 
 def _train(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
@@ -114,7 +114,6 @@ def evaluate(wanted: EvaluateOptions) -> None:
 
 
 def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
-    columns = [(name, "left" if name in ("quantity", "method") else "right") for name in _COLUMNS]
     rows = []
     for s in scores:
         values = [
@@ -123,7 +122,7 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
         ]  # fmt: skip
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in values]
         rows.append([s.quantity, s.method, str(s.problems), *shown])
-    print_table(title, columns, rows)
+    print_table(title, _COLUMNS, rows)
 
 
 _COLUMNS = (

@@ -120,7 +120,10 @@ class RayCluster:
     def _claim(self, who: str) -> None:
         ray = self._ray
         try:
-            here = on_node(ray.get_runtime_context().get_node_id())  # another node may die before the campaign ends
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            # Stay on this node, because another node may die before the campaign ends.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)
         except ray.exceptions.GetTimeoutError:
@@ -181,10 +184,3 @@ class RayCluster:
             with suppress(Exception):
                 self._ray.kill(actor)
         self._ray.shutdown()
-
-
-def on_node(node: str) -> Any:
-    """Return the Ray scheduling strategy that allows a process only on the node with this ID."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node, soft=False)

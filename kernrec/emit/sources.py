@@ -90,14 +90,9 @@ def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return a file with the Triton source of the first answer's best config."""
-    best = answers[0].best
-    return {f"{best.kernel.name}.py": triton_source(best).encode()}
-
-
-def triton_source(recommendation: Recommendation) -> str:
-    """Return a Triton kernel's source, followed by the recommended config as a dictionary `CONFIG`. If all arguments
-    are tensors or numbers, a function `launch` follows."""
+    """Return a file with the Triton source of the first answer's best config, followed by the config as a dictionary
+    `CONFIG`. If all arguments are tensors or numbers, a function `launch` follows."""
+    recommendation = answers[0].best
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
@@ -105,7 +100,7 @@ def triton_source(recommendation: Recommendation) -> str:
     config = ", ".join(f"{name}={value}" for name, value in constants.items() if name in words)
     lines = [line.replace("//", "#", 1) for line in launch_comment(recommendation)]
     lines += [kernel.source, f"\nCONFIG = dict({config})\n", *_launcher(recommendation)]
-    return "\n".join(lines)
+    return {f"{kernel.name}.py": "\n".join(lines).encode()}
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:

@@ -50,8 +50,10 @@ _UNSUPPORTED = (
         r"l20y",
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
+    (r"(sm|compute)\d+", "it is an architecture; name a GPU, such as a100 for sm_80"),
+    (r"all$", "name each GPU, such as h100,l40s"),
 )
-"""Unsupported GPUs that users ask for: (regular expression for the folded name, reason) pairs."""
+"""Names of unsupported GPUs, and other names that users try: (regular expression for the folded name, reason) pairs."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError

@@ -4,6 +4,7 @@
 a command as examples.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ _MOST_ELEMENTS = 1 << 21
 
 
 def assumed_words(
-    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], unsized: Sequence[str] = ()
+    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], threads: int, unsized: Sequence[str] = ()
 ) -> tuple[str, ...] | None:
     """Return a value for each missing part of a launch, as words of the command `kernrec analyze`.
 
@@ -35,6 +36,7 @@ def assumed_words(
         source: Text of the program.
         kernel: Name of the kernel.
         axes: Number of axes, 1 to 3, along which the kernel reads its position in the grid, and in the block.
+        threads: Maximum number of threads per block.
         unsized: Names of the pointers to numbers whose buffers have no stated size.
 
     Returns:
@@ -62,7 +64,9 @@ def assumed_words(
         elif match := re.fullmatch(r'--grid, such as (--grid ".+")', text):
             words.append(match[1])
         elif text.startswith("--block"):
-            words.append(f"--block {'256' if axes[1] == 1 else '16x16' if axes[1] == 2 else '8x8x4'}")
+            blocks = {1: ["256"], 2: ["16x16", "8x8"], 3: ["8x8x4", "4x4x4"]}[axes[1]]
+            fits = [block for block in blocks if math.prod(map(int, block.split("x"))) <= threads]
+            words.append(f"--block {(fits or [str(threads)])[0]}")
         elif text == "--shared BYTES":
             words.append("--shared 16384")
         elif match := re.fullmatch(r"--tune (\w+)=VALUES", text):

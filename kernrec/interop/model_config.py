@@ -279,7 +279,7 @@ class ConfigFields:
         if method in ("gptq", "awq") and not fields.get("desc_act"):
             zero_points = bool(fields.get("zero_point")) if method == "awq" else fields.get("sym") is False
             return _grouped(fields.get("bits"), fields.get("group_size"), method, zero_points)
-        return Quantization(None, None, method, elsewhere=True)
+        return Quantization(None, None, method + " with desc_act" * bool(fields.get("desc_act")), elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
         """Read a `compressed-tensors` quantization: 8-bit weights and activations, or groups of integer weights."""

@@ -8,6 +8,7 @@ of the parameters come from the source. Parts that the user must fill in are mar
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,12 @@ _PROVISIONAL = 16
 """Value of undefined macros in the first compilation, which only serves to read the kernel's signature."""
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz])" is undefined')
 _MOST_UNDEFINED = 8
+_ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')
+_WHEELS = (
+    ("curand", "nvidia-curand"),
+    *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
+)
+"""Pairs (start of a header's name, wheel that has the header), for headers that the extras may not bring."""
 _AXES = "xyz"
 _BLOCKS = {
     1: ((64,), (128,), (256,), (512,)),
@@ -80,8 +87,10 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
-    return replace(draft if complete.missing else complete, chosen=(*named, *chosen))
+    with suppress(UsageError, CompileError):  # The kernel may not accept the values.
+        complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
+        draft = draft if complete.missing else complete
+    return replace(draft, chosen=(*named, *chosen))
 
 
 class _Drafter:
@@ -226,7 +235,8 @@ class _Drafter:
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
         unsized = [each.parameter.name for each in tensors if each.parameter.pointer and each.parameter.dtype]
         axes = self.facts.grid_axes, self.facts.block_axes
-        return assumed_words(self.missing, self.text, self.signature.name, axes, unsized)
+        threads = self.facts.most_threads or 1024
+        return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
 
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))
@@ -285,6 +295,9 @@ class _Drafter:
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
                 )
+            header = _ABSENT.search(str(result))
+            if wheel := next((wheel for start, wheel in _WHEELS if header and header[1].startswith(start)), None):
+                raise UsageError(f"{result}: pip install {wheel}")
             if self.absent and not includer_of(self.source):
                 raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
             if including := includer_of(self.source):

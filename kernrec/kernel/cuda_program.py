@@ -168,6 +168,8 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     for node in _top_level(root) if host_code else ():
         name = text_of(node.child_by_field_name("path")).strip('<>"') if node.type == "preproc_include" else ""
         if not name or DEVICE_HEADER.match(name):
+            if name and '"' in text_of(node):  # NVRTC only finds CUDA's headers between angle brackets.
+                edits.append((node, f"#include <{name}>"))
             continue
         instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
         instead += next((text for start, text in _BRINGS.items() if name.startswith(start)), "")

@@ -13,7 +13,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.analytical.power import INPUTS, RANDOM
-from kernrec.op import all_ops
+from kernrec.op import all_ops, parse_shape
 from kernrec.op.workload import Workload, workloads
 from kernrec.page.front import (
     BEST,
@@ -176,7 +176,8 @@ class Answers:
         if point < 0:
             raise UsageError("no operating point has this power limit and clock; ask for those of a front")
         of_kernel = candidates.only(names.index(name))
-        position = pick_config(of_kernel, _config(parameters.get("config", "")), Objective.LATENCY, point)
+        config = parse_shape(parameters["config"]) if parameters.get("config") else {}
+        position = pick_config(of_kernel, config, Objective.LATENCY, point)
         explanation = explain(of_kernel, position, point)
         changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
         return shortened(explanation.as_dict()) | {
@@ -244,13 +245,3 @@ def _number(parameters: Parameters, name: str) -> float | None:
         return float(text) if text else None
     except ValueError:
         raise UsageError(f"{name} is {text!r:.40}; expected a number") from None
-
-
-def _config(text: str) -> dict[str, int]:
-    pairs = {}
-    for part in text.split(",") if text else ():
-        name, _, value = part.partition("=")
-        if not (name.isidentifier() and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit()):
-            raise UsageError(f"config {part!r:.40}: expected name=value pairs, such as block_m=128,stages=3")
-        pairs[name] = int(value)
-    return pairs

@@ -7,7 +7,7 @@ rank.py         corrections of predicted costs by trained models, measurements a
 select.py, notes.py, answer.py   select configs, and build the `Answer` that `result.py` defines
 infeasible.py   reasons why no config can run a problem
 recommender.py  the class that combines these modules; `analyze/` and `explain/` use it too
-networks/       totals over the layers of a network: time, energy, power limits, clocks and yearly bill
+networks/       totals over the layers of a network: time, energy, power limits and clocks
 many.py         one recommendation for each of many shapes, which are estimated in batches
 """
 

@@ -19,6 +19,7 @@ from kernrec.capture.loaded_module import LoadedModule
 from kernrec.capture.program_run import libraries, run_program
 from kernrec.capture.recorded_calls import Recorder
 from kernrec.capture.session import Session, Textures
+from kernrec.cli import app
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch, emulate, parse
@@ -58,7 +59,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
     ("fork", "", "the program forked after its first CUDA call"),
 ])  # fmt: skip
 def test_captured_program_computes_the_gpu_result(mode, printed, message, program, tmp_path, capfd):
-    assert run(program, mode, tmp_path)[0] == (mode in ("missing call", "fork"))
+    assert run(program, mode, tmp_path)[0] == (mode == "missing call")
     output, errors = capfd.readouterr()
     if printed:
         assert output.split("\n")[0] == printed
@@ -232,3 +233,18 @@ def test_libraries_export_only_their_functions(name):
     exported = {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines()}
     assert exported
     assert not [name for name in exported if not re.match(r"_*cu|nvml|_Z\w*N7capture|libcudart", name)]
+
+
+@pytest.mark.parametrize(("mode", "status", "reported"), [
+    ("scale", 0, "scale: no errors"),
+    ("out of bounds", 1, "thread (8, 0, 0) of block (3, 0, 0) accesses 4 bytes at offset 800 of argument 2"),
+    ("refused", 1, "[launch, kernel scale]"),
+])  # fmt: skip
+def test_check_reports_errors_of_a_program_as_it_runs(mode, status, reported, program, capfd):
+    assert app.run(["check", "--time", "2s", "--", str(program), str(KERNELS), mode]) == status
+    assert reported in capfd.readouterr().out
+
+
+def test_check_without_launches_names_the_reason(program, capfd):
+    assert app.run(["check", "--", str(program), str(KERNELS), "rows"]) == 1
+    assert "the program launched no CUDA kernel" in capfd.readouterr().err

@@ -101,6 +101,12 @@ def test_first_visible_gpu_is_monitored(nvml, visible, gpu, note):
     assert note in done.stderr
 
 
+def test_program_that_does_not_exist_is_refused_in_one_line(nvml):
+    done = run("--", "no-such-command", env=nvml)
+    assert (done.returncode, done.stderr.count("\n")) == (127, 1)
+    assert "no-such-command cannot be run: there is no such file" in done.stderr
+
+
 def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml, tmp_path):
     trace = tmp_path / "t.csv"
     script = "import time; print('up', flush=True); time.sleep(30)"
@@ -165,14 +171,3 @@ def test_unwritable_trace_is_reported_before_the_command_runs(nvml, tmp_path):
     assert not (tmp_path / "touched").exists()
     assert run("--trace", tmp_path / "t.csv", "--", "no-such-command", env=nvml).returncode == 127
     assert not list(tmp_path.glob("*.csv*"))
-
-
-@pytest.mark.parametrize(("arguments", "says", "status"), [
-    (["--json"], "give the command to run, after --", 2),
-    (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
-])  # fmt: skip
-def test_misuse_is_refused_in_one_line(nvml, arguments, says, status):
-    done = run(*arguments, env=nvml)
-    assert done.returncode == status
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1

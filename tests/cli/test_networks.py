@@ -11,22 +11,12 @@ from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.serving import written
 
 DECODE = ("--workload", "llama-3-8b-decode")
-H200 = (*DECODE, "--gpu", "h200")
 
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
-
-
-def test_workload_without_an_op_gets_every_layer_totals_and_the_dtype(capsys):
-    assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
-    shown = capsys.readouterr()
-    assert "in bf16 on NVIDIA H200" in shown.out
-    for word in ("kernrec, lowest energy", "occupancy heuristic", "323 layers", "vLLM today"):
-        assert word in shown.out
-    assert "total intervals assume fully correlated errors" in shown.err
 
 
 @pytest.mark.parametrize("op", ["conv", "matmul", "attention"])
@@ -157,28 +147,3 @@ def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     shown = capsys.readouterr()
     assert "needs 143 GB, has 25.8 GB; fits with --tp 8" in shown.out
     assert "is expected to be" not in shown.out  # only one GPU fits, so there is no ranking
-
-
-@pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
-def test_baseline_row_is_ranked_by_the_objective(objective, capsys):
-    from kernrec.recommender import Objective, Query, Recommender
-
-    problem = ("matvec", "h200", {"m": 8192, "k": 8192, "n": 4}, "bf16", None)
-    answer = Recommender([]).recommend(*problem, Query(Objective(objective)))
-    line = answer.ranked_baselines[0]
-    costs = [
-        answer.value_of(recommendation.latency_s.value, recommendation.energy_j.value)
-        for recommendation in answer.recommendations
-    ]
-    better = answer.value_of(line.latency_s, line.energy_j) < costs[0]
-    assert (
-        run(["recommend", "--op", "mv", "--gpu", "h200", "--shape", "m=8192,k=8192,n=4", "--dtype", "bf16",
-             "--objective", objective]) == 0
-    )  # fmt: skip
-    out = capsys.readouterr().out
-    first = answer.recommendations[0].kernel.name
-    if better:
-        assert answer.leading_baseline == line
-        assert out.index(f"\n      {line.name}"[1:].strip()) < out.index(first)
-    else:
-        assert answer.leading_baseline is None or answer.objective is not Objective.ENERGY

@@ -14,7 +14,6 @@ from kernrec.cli.output import (
     column_lines,
     digits,
     print_line,
-    print_notes,
     text_width,
 )
 from kernrec.kernel import all_kernels
@@ -123,24 +122,3 @@ def test_wide_line_wraps(monkeypatch):
     assert not any(line.lstrip().startswith("ms") for line in lines)  # a unit stays next to its number
     assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
     assert pipe.getvalue() == narrow.getvalue()
-
-
-def test_printed_problem_wraps_after_a_comma(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    print_line(
-        "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
-    )
-    first, *below = narrow.getvalue().splitlines()
-    assert first == "  attention_mma"
-    assert [line.strip() for line in below] == [
-        "attention[batch=1,heads=32,",
-        "queries=2048,keys=2048]f16,bhsd on",
-        "Tesla T4",
-    ]
-
-
-def test_note_is_one_line_in_a_log(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr("sys.stderr", log := io.StringIO())
-    print_notes([TEXT.strip()])
-    assert log.getvalue() == f"note: {TEXT.strip()}\n"

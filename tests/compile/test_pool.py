@@ -34,20 +34,6 @@ def test_every_job_returns_once_with_its_own_result(nvrtc, cache, saxpy):
 
 
 @pytest.mark.every(3)
-def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
-    endless = CompileJob(slow, 80, name="slow.cu")
-    jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
-    results = dict(compile_many(jobs, processes=1, timeout_s=4.0, cache=cache))
-    assert len(results) == 4
-    error = results.pop(endless)
-    assert isinstance(error, CompileError)
-    assert error.reason == "timeout"
-    assert str(error) == "slow.cu: compiling took longer than 4 s"
-    assert all(compiled.cubin for compiled in results.values())
-    assert not workers()
-
-
-@pytest.mark.every(3)
 @pytest.mark.slow
 def test_exponential_macros_stop_at_the_limit(nvrtc, cache):
     """Ten one-line macros expand to 10^9 terms, which would exhaust time and memory."""

@@ -24,7 +24,6 @@ from kernrec.kernel import all_kernels, kernels_for
 from kernrec.kernel.expression import FUNCTIONS
 from kernrec.kernel.spec import Launch
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.measure.campaign.results import EFFORTS
 from kernrec.model.analytical.launch_time import RESOURCES
 from kernrec.op import all_ops
 from kernrec.ptx.analysis import issue_cost
@@ -225,14 +224,6 @@ def _outcomes() -> Iterable[str]:
 def test_every_value_of_the_output_is_explained(values):
     lacking = [value for value in values if value not in CODE]
     assert not lacking
-
-
-def test_effort_levels_are_explained_with_the_option():
-    guides = ROOT / "docs" / "guides"
-    assert all(f"`{effort}`" in (guides / "analyze.md").read_text(encoding="utf-8") for effort in EFFORTS)
-    assert all(
-        f"`{name}`" in (guides / "collect.md").read_text(encoding="utf-8") for name in ("quick", "all", "exhaustive")
-    )
 
 
 @pytest.mark.parametrize("term", NOTES)

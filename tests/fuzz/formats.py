@@ -335,7 +335,7 @@ def _learned(work: Path) -> Iterator[Format]:
             if not (path.parent / file.name).exists():
                 shutil.copyfile(file, path.parent / file.name)
         model, _ = load(path.parent / card.name)
-        model.log_ratio(model.rows(inputs))
+        model.log_ratio(inputs)
 
     yield Format("model-card", card.name, (card.read_bytes(),), loaded)
     about = json.loads(card.read_bytes())

@@ -2,6 +2,8 @@
 
 import pytest
 
+from kernrec.errors import UsageError
+from kernrec.interop import spec_draft
 from kernrec.interop.assumed_words import assumed_words, with_words
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
@@ -27,7 +29,7 @@ struct List { float *values; };
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
 def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
-    assert assumed_words(missing, source, kernel, (1, 1), ["x"]) == words
+    assert assumed_words(missing, source, kernel, (1, 1), 256, ["x"]) == words
 
 
 def test_words_are_added_to_the_users_options():
@@ -50,3 +52,25 @@ def test_template_without_an_instance_gets_usual_arguments(tmp_path):
     )
     draft = draft_spec(path, LaunchWords(), assume=True)
     assert (draft.entry, draft.chosen[0]) == ("fill<float>", "--entry 'fill<float>'")
+
+
+def test_assumed_block_respects_launch_bounds():
+    missing = ["--block, which the code never reads"]
+    assert assumed_words(missing, SCALE, "scale", (1, 1), 64) == ("--block 64",)
+    assert assumed_words(missing, SCALE, "scale", (2, 2), 64) == ("--block 8x8",)
+
+
+def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
+    monkeypatch.setattr(spec_draft, "_WHEELS", (("cub/absent", "nvidia-cuda-cccl"),))
+    (path := tmp_path / "fill.cu").write_text("#include <cub/absent.cuh>\n__global__ void fill(float *x) { *x = 1; }")
+    with pytest.raises(UsageError, match=r"cub/absent.cuh.*: pip install nvidia-cuda-cccl$"):
+        draft_spec(path, LaunchWords(), assume=True)
+
+
+def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
+    (path := tmp_path / "fill.cu").write_text(
+        "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
+    )
+    draft = draft_spec(path, LaunchWords(grid="1", block="64"), assume=True)
+    assert draft.chosen == ("n=1048576", "start=0")
+    assert draft.kernel().definition.problem().tensors["x"].elements == 1048576

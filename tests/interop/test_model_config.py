@@ -57,7 +57,7 @@ def test_state_space_layers_are_read_in_both_spellings(tmp_path):
          Quantization("int8_w8a16", None, "gptq", group=64)),
         ({**AWQ, "bits": 3}, Quantization(None, None, "awq", elsewhere=True)),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True},
-         Quantization(None, None, "gptq", elsewhere=True)),
+         Quantization(None, None, "gptq with desc_act", elsewhere=True)),
         ({"quant_method": "mxfp4"}, Quantization(None, None, "mxfp4", elsewhere=True)),
         ({"quant_method": "fp8"}, Quantization("fp8_w8a8", None, "fp8")),
         (

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import json_document
 from kernrec.interop.import_results import import_results
 from kernrec.interop.json_document import read_text
 from kernrec.interop.read_results import read_config_list, read_results
@@ -52,11 +51,6 @@ def test_missing_file_or_folder_is_refused_in_one_line(tmp_path):
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(UsageError, match="cannot be read"):
             read_results(path)
-
-
-def test_unpacking_stops_at_the_size_limit(write, monkeypatch, refuses):
-    monkeypatch.setattr(json_document, "MOST_BYTES", 2**22)
-    refuses(lambda: read_results(write(gzip.compress(b" " * 2**23))))
 
 
 damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)

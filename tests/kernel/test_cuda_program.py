@@ -172,3 +172,9 @@ int main() {}
     assert "*x = i" in code
     assert "register" not in code
     assert "kFloat32" not in code
+
+
+@needs("tree_sitter_cuda")
+def test_quoted_header_of_cuda_gets_angle_brackets():
+    code = device_code('#include "curand_kernel.h"\n__global__ void f() {}\nint main() {}\n').text
+    assert code.splitlines()[0] == "#include <curand_kernel.h>"

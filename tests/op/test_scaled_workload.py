@@ -17,12 +17,6 @@ def test_batch_flops_equal_the_sum_of_its_items(name, batch):
     assert with_batch(single, batch).flops == batch * single.flops
 
 
-def test_batch_is_stated_in_the_title():
-    several = with_batch(workload("resnet50"), 32)
-    assert several.title == "ResNet-50, 224x224, batch 32"
-    assert with_batch(several, 1).flops == workload("resnet50").flops
-
-
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_tensor_parallel_matmuls_add_up_to_the_network(name, gpus):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, read_call
 from tests.helpers.paths import beside
-from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
+from tests.helpers.triton_kernels import FOLDER, configs_of
 
 CALL = beside(__file__, "triton_call.toml")
 TARGET = f"{FOLDER}/matmul.py:matmul"
@@ -104,15 +104,3 @@ class TestWithTriton:
         request |= {"function": "f", "arguments": {}, "configs": None, "grid": None}
         with pytest.raises(UsageError, match=r"endless\.py: the process that loads it took longer than 1 s"):
             described(request, limit_s=1.0)
-
-    @pytest.mark.slow
-    def test_compile_error_names_its_line_and_fails_one_config(self, tmp_path):
-        source = "import triton\nimport triton.language as tl\n@triton.jit\ndef f(x, N: tl.constexpr):\n"
-        source += "    i = tl.arange(0, N)\n    tl.store(x + i, i)\n"
-        (tmp_path / "f.py").write_text(source)
-        text = 'grid = [1]\n[arguments]\nx = { dtype = "i32", shape = 64 }\n[[configs]]\nN = 48\n[[configs]]\nN = 64\n'
-        kernel, _ = kernel_of_triton(called(tmp_path, text, f"{tmp_path}/f.py:f"))
-        bad, good = compile_configs(kernel, 80, tmp_path).values()
-        assert isinstance(bad, KernrecError)
-        assert str(bad).startswith("f.py:5: arange's range must be a power of 2")
-        assert good.resources["f"].registers > 0

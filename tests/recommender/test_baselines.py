@@ -1,7 +1,5 @@
 """Test that answers show recorded before learned backends, recommend a faster backend, and may list only backends."""
 
-import csv
-import io
 import json
 
 import pytest
@@ -107,16 +105,6 @@ def test_json_has_the_same_names_and_figures_as_python(recommender, capsys):
     for name, value in document["baselines"][0].items():
         attribute = getattr(answer.baselines[0], name)
         assert value == (list(attribute) if isinstance(attribute, tuple) else attribute)
-
-
-def test_csv_has_a_row_for_each_baseline(recommender, capsys):
-    question = "--op matmul --gpu h200 --dtype bf16 --layout nt --shape m=4096,n=4096,k=4096 --objective latency"
-    assert run(["recommend", *question.split(), "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    baselines = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST).baselines
-    assert [row["backend"] for row in rows] == [""] * 5 + [baseline.backend for baseline in baselines]
-    assert [float(row["latency_s"]) for row in rows[5:]] == [baseline.latency_s.value for baseline in baselines]
-    assert [float(row["latency_high_s"]) for row in rows[5:]] == [baseline.latency_s.high for baseline in baselines]
 
 
 def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):

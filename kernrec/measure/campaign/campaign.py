@@ -73,23 +73,6 @@ class _ProblemRun:
     result: ProblemResult
 
 
-@dataclass(frozen=True)
-class _Phase:
-    """One phase of measuring a problem, such as screening.
-
-    It holds the time at which the phase ends, and the counts for progress reports.
-    """
-
-    until_s: float
-    """Time at which the phase ends, on the campaign's clock."""
-    count: int | None = None
-    """Number of measurements to make; None for all. The remaining scheduled configs are only compiled in advance."""
-    done_before: int = 0
-    """Number of measurements that the campaign has already made in the tier of this phase."""
-    total: int | None = None
-    """Total number of measurements in the tier of this phase; None if it is the number of scheduled measurements."""
-
-
 class Campaign:
     """Campaign on one device. `run` may be called once. `results` grows during the run."""
 
@@ -186,10 +169,10 @@ class Campaign:
             if with_energy:
                 again += self._coarse(start_s + _COARSE_SHARE * share_s)
             if finals:
-                again += self._work(run.schedule.finals(finals, with_energy), _Phase(start_s + share_s))
+                again += self._work(run.schedule.finals(finals, with_energy), start_s + share_s)
             again += blocks.close()
             if again:
-                self._work(again, _Phase(self._end_s))
+                self._work(again, self._end_s)
                 blocks.close()
         # Creating the inputs or the reference failed, which is no fault of a config.
         except MeasurementFailure as failure:
@@ -224,26 +207,41 @@ class Campaign:
             items, step = run.schedule.screen()
             if not (step := min(step, total - done)):
                 break
-            again += self._work(items[: step + _LOOKAHEAD], _Phase(until_s, step, done, total))
+            again += self._work(items[: step + _LOOKAHEAD], until_s, done, total, step)
             done += step
         return again
 
     def _coarse(self, until_s: float) -> list[ScheduledMeasurement]:
         again, done = list[ScheduledMeasurement](), 0
         while self.session.clock() < min(until_s, self._end_s) and (items := self._present_run.schedule.coarse()):
-            again += self._work(items, _Phase(until_s, None, done, done + len(items)))
+            again += self._work(items, until_s, done, done + len(items))
             done += len(items)
         return again
 
-    def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:
-        """Make scheduled measurements while time is left, and return those to repeat because the GPU drifted."""
+    def _work(
+        self,
+        items: Iterable[ScheduledMeasurement],
+        until_s: float,
+        done: int = 0,
+        total: int | None = None,
+        count: int | None = None,
+    ) -> list[ScheduledMeasurement]:
+        """Make scheduled measurements, and return those to repeat because the GPU drifted.
+
+        Args:
+            items: Measurements in order. After the first `count` (None for all), the rest is only compiled in advance.
+            until_s: Time at which to stop, on the campaign's clock.
+            done: Number of measurements that the campaign has already made in this tier, for reports.
+            total: Total number of measurements in this tier, for reports; None for the number of `items`.
+            count: Number of measurements to make.
+        """
         waiting = deque(items)
         if self._compile_queue is not None:
             self._compile_queue.want([item.task for item in waiting] + self._upcoming)
-        left_over = 0 if phase.count is None else max(0, len(waiting) - phase.count)
-        total, done = len(waiting) if phase.total is None else phase.total, phase.done_before
+        left_over = 0 if count is None else max(0, len(waiting) - count)
+        total = len(waiting) if total is None else total
         again: list[ScheduledMeasurement] = []
-        while len(waiting) > left_over and self.session.clock() < min(phase.until_s, self._end_s):
+        while len(waiting) > left_over and self.session.clock() < min(until_s, self._end_s):
             if self._hooks.stopping():
                 raise Stopped
             if (ready := self._next_ready(waiting)) is None:

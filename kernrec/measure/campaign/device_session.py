@@ -141,9 +141,6 @@ class DeviceSession:
                 self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
                 save_probe(self.info, self.probe)
             self.traits = self.probe.traits
-            # If the worker process is restarted, the new process needs the traits, too.
-            self.client.add_to_opening(traits=vars(self.traits))
-            self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
         notes = []
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
             notes.append(f"energy is not measured: {reason}")
@@ -194,12 +191,8 @@ class DeviceSession:
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels, and return their costs and the current settings of the GPU."""
-        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
+        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, traits=vars(self.traits))
         return answer["references"], GpuSettings(**answer["settings"])
-
-    def take_settings(self, settings: GpuSettings) -> None:
-        """Store the GPU's new settings, to record them in later rows and to compare later settings with them."""
-        self.info = replace(self.opened_info, settings=settings)
 
     def refresh_idle_power(self) -> None:
         """Measure idle power again if the last measurement is old."""
@@ -221,7 +214,7 @@ class DeviceSession:
         """
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
-            problem=task.problem.key, tier=tier, best_s=best_s,
+            problem=task.problem.key, tier=tier, best_s=best_s, traits=vars(self.traits),
         )  # fmt: skip
         return DeviceReport.from_json(answer)
 
@@ -284,7 +277,8 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"another program changed the GPU: {describe_changes(before, settings)}"
-            session.take_settings(settings)
+            # Record the new settings in later rows, and compare later settings with them.
+            session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()
         self.present = Block(number, session.clock())

@@ -61,11 +61,14 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
+    """Settings of a GPU that another program may change during a campaign. None means unknown or default.
+
+    The fields have the names of the columns in `MeasuredDevice`.
+    """
 
     power_limit_w: float | None = None
-    sm_clock_hz: float | None = None
-    memory_clock_hz: float | None = None
+    locked_sm_clock_hz: float | None = None
+    locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
     mig: bool | None = None
     persistence: bool | None = None
@@ -108,23 +111,13 @@ class DeviceInfo:
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
         """Return the row columns that describe the device. `idle_w` is the idle power in watts, if it was measured."""
-        settings = self.settings
+        same = ("vbios", "driver", "cuda", "cupy", "nvml", "other_processes")
         return MeasuredDevice(
             device=self.name,
             device_uuid_hash=self.uuid_hash,
-            vbios=self.vbios,
-            driver=self.driver,
-            cuda=self.cuda,
-            cupy=self.cupy,
-            nvml=self.nvml,
-            power_limit_w=settings.power_limit_w,
-            locked_sm_clock_hz=settings.sm_clock_hz,
-            locked_memory_clock_hz=settings.memory_clock_hz,
-            ecc=settings.ecc,
-            mig=settings.mig,
-            persistence=settings.persistence,
-            other_processes=self.other_processes,
             idle_w=idle_w,
+            **{name: getattr(self, name) for name in same},
+            **vars(self.settings),
         )
 
 

@@ -280,8 +280,8 @@ class NvmlSensors:
         locked = present_entry(self.uuid)  # NVML does not report locked clocks, so read those that kernrec has locked.
         return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
-            sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
-            memory_clock_hz=self._set_clock(self._nvml.NVML_CLOCK_MEM),
+            locked_sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
+            locked_memory_clock_hz=self._set_clock(self._nvml.NVML_CLOCK_MEM),
             ecc=None if ecc is None else bool(ecc[0]),
             mig=self.mig,
             persistence=None if persistence is None else bool(persistence),

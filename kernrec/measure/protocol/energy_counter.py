@@ -5,7 +5,7 @@ the times of updates is exact, because a constant delay shifts all updates equal
 and are sorted by time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,8 +128,3 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
         for name in names:
             counts[name] = counts.get(name, 0) + 1
     return {name: count / len(readings) for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
-
-
-def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """Return a clock event reason in `reason_shares` that makes a measurement invalid, or None if there is none."""
-    return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)

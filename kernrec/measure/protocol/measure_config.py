@@ -32,28 +32,7 @@ OUTLIER_MADS = 5.0
 """Distance from the median, in median absolute deviations, beyond which a sample is counted as an outlier."""
 
 
-@dataclass(frozen=True)
-class LatencySummary:
-    """Statistics of a list of samples, in the unit of the samples."""
-
-    n: int
-    median: float
-    mad: float
-    """Median absolute deviation."""
-    q10: float
-    q90: float
-    low: float | None
-    """Lower end of the median's 90 % interval; None if there are too few samples."""
-    high: float | None
-    outliers: int
-
-    @property
-    def half_width(self) -> float:
-        """Return half the width of the median's interval divided by the median, or infinity if there is no interval."""
-        return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
-
-
-def summarize_latency(samples: Sequence[float]) -> LatencySummary:
+def summarize_latency(samples: Sequence[float]) -> LatencyReport:
     """Return the statistics of one or more positive samples."""
     values = np.sort(np.asarray(samples, dtype=np.float64))
     median = float(np.median(values))
@@ -63,7 +42,17 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
     low = high = None
     if (rank := interval_rank(len(values))) is not None:
         low, high = float(values[rank]), float(values[len(values) - 1 - rank])
-    return LatencySummary(len(values), median, mad, q10, q90, low, high, int((deviation > OUTLIER_MADS * mad).sum()))
+    return LatencyReport(
+        latency_s=median,
+        latency_samples_s=tuple(samples),
+        latency_n=len(values),
+        latency_mad_s=mad,
+        latency_q10_s=q10,
+        latency_q90_s=q90,
+        latency_low_s=low,
+        latency_high_s=high,
+        latency_outliers=int((deviation > OUTLIER_MADS * mad).sum()),
+    )
 
 
 def interval_rank(n: int) -> int | None:
@@ -95,7 +84,11 @@ def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
     There must be at least `least` samples, and the relative half-width of the median's interval must be below
     `half_width`.
     """
-    return len(samples) >= least and summarize_latency(samples).half_width < half_width
+    summary = summarize_latency(samples)
+    median, low, high = summary.latency_s, summary.latency_low_s, summary.latency_high_s
+    if len(samples) < least or median is None or low is None or high is None:
+        return False
+    return (high - low) / (2.0 * median) < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
@@ -236,7 +229,7 @@ def _measure_once(
     state = _gpu_state(trace, clock_hz)
     assert state.event_reasons is not None
     report = DeviceReport(latency, energy, state, launches=launches)
-    return report, energy_counter.slowdown_reason(state.event_reasons)
+    return report, next((name for name in energy_counter.SLOWDOWNS if state.event_reasons.get(name, 0.0) > 0.0), None)
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
@@ -284,21 +277,8 @@ def measure_latency(
         while not (enough := converged(samples, HALF_WIDTH, LEAST_SAMPLES)) and device.now() - start < LATENCY_CAP_S:
             samples += more(GROUP)
             trace.append(device.read_sensors())
-    summary, elapsed_s = summarize_latency(samples), device.now() - start
-    report = LatencyReport(
-        latency_s=summary.median,
-        latency_samples_s=tuple(samples),
-        latency_n=summary.n,
-        latency_mad_s=summary.mad,
-        latency_q10_s=summary.q10,
-        latency_q90_s=summary.q90,
-        latency_low_s=summary.low,
-        latency_high_s=summary.high,
-        latency_outliers=summary.outliers,
-        latency_converged=enough,
-        latency_window_s=elapsed_s,
-        l2_policy=policy,
-    )
+    elapsed_s = device.now() - start
+    report = replace(summarize_latency(samples), latency_converged=enough, latency_window_s=elapsed_s, l2_policy=policy)
     return report, launches
 
 

@@ -3,8 +3,8 @@
     python -m kernrec.measure.worker.worker
 
 Requests arrive on standard input and answers go to standard output, one JSON line each. The kinds of requests are open,
-probe, traits (to pass on results of an earlier probe), prepare, measure, references and idle. A user's kernel is
-measured if the `open` request names a file that `write_kernel` has written.
+probe, prepare, measure, references and idle. A user's kernel is measured if the `open` request names a file that
+`write_kernel` has written.
 
 An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true,
 the process ends, because it can no longer use the device. It also ends when its standard input is closed.
@@ -58,7 +58,6 @@ class WorkerSession:
 
     def __init__(self) -> None:
         self._device: Device | None = None
-        self._traits = SensorTraits()
         self._user_kernel: Kernel | None = None
         self._folder: Path | None = None
         self._recorded: dict[str, Problem] = {}
@@ -68,7 +67,6 @@ class WorkerSession:
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,
-            "traits": self._set_traits,
             "prepare": self._prepare,
             "measure": self._measure,
             "references": self._references,
@@ -105,17 +103,10 @@ class WorkerSession:
             self._device = replay_gpu(recordings, request.get("seed", 0))
         else:
             self._device = open_device(request)
-        if request.get("traits"):
-            self._traits = SensorTraits(**request["traits"])
         return self._device.info.as_dict()
 
     def _probe(self, request: Request) -> dict[str, Any]:
-        probe = probe_sensors(self._open_device)
-        self._traits = probe.traits
-        return probe.as_dict()
-
-    def _set_traits(self, request: Request) -> None:
-        self._traits = SensorTraits(**request["traits"])
+        return probe_sensors(self._open_device).as_dict()
 
     def _prepare(self, request: Request) -> None:
         problem, kernel = self._problem(request), self._user_kernel
@@ -136,12 +127,12 @@ class WorkerSession:
         else:
             kernel = find_kernel(name) if name in kernel_names() else None
         subject = ConfigUnderTest(name, request["config"], self._problem(request), kernel)
-        report = measure_config(self._open_device, subject, Tier(request["tier"]), request["best_s"], self._traits)
-        return report.as_json()
+        tier, best_s, traits = Tier(request["tier"]), request["best_s"], SensorTraits(**request["traits"])
+        return measure_config(self._open_device, subject, tier, best_s, traits).as_json()
 
     def _references(self, request: Request) -> dict[str, Any]:
         device = self._open_device
-        costs = measure_references(device, self._traits, request["energy"])
+        costs = measure_references(device, SensorTraits(**request["traits"]), request["energy"])
         return {"references": costs, "settings": vars(device.settings())}
 
     def _idle(self, request: Request) -> float | None:

@@ -58,10 +58,6 @@ class WorkerClient:
         """Return the ID of the worker process, or None if there is no process."""
         return self._process.pid if self._process else None
 
-    def add_to_opening(self, **items: Any) -> None:
-        """Add items to the request that opens the device in a new process."""
-        self._opening |= items
-
     def start(self) -> None:
         """Start a worker process and open the device in it. Raises `KernrecError` if that fails."""
         self._start_process()

@@ -299,7 +299,9 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         return []
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
-        notes.append("experts: a model trained on tuned configs of ten GPUs ranked the configs; no kernel was compiled")
+        notes.append(
+            "experts: a model trained on an A100, H20, H800 and L40 ranked the configs; no kernel was compiled"
+        )
     if any(kernel.startswith("a stand-in") for kernel in kernels):
         notes.append(
             f"{served.engine} is not installed, so a kernel of kernrec's with the same tunables was analyzed instead"

@@ -1,11 +1,11 @@
 """Rank configs of the fused-experts kernel, which vLLM and SGLang share, without compiling them.
 
 Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. The trees were
-trained on published sets of near-best configs on an A100, an H20, an H800 and an L40, and on vLLM's tuned files of
-these and other GPUs (`tools/train_expert_model.py`). Their features are tile sizes, and quantities from a formula for
-the kernel's time. The formula includes the number of waves of thread blocks, and the time of one step along k, which is
-limited by tensor cores, DRAM, L2 or latency. Some features are relative to the best config for the same problem. The
-near-best sets of the four GPUs have few configs in common, so the ranking is less accurate on GPUs without recordings.
+trained on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`).
+Their features are tile sizes, and quantities from a formula for the kernel's time. The formula includes the number of
+waves of thread blocks, and the time of one step along k, which is limited by tensor cores, DRAM, L2 or latency. Some
+features are relative to the best config for the same problem. The near-best sets of the four GPUs have few configs in
+common, so the ranking is less accurate on GPUs without recordings.
 
 Experts in fp8 are ranked as 16-bit experts with half the reduction: bytes and time of tensor cores are the same.
 

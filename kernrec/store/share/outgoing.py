@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,11 +140,6 @@ class Outgoing:
     def measurements(self) -> int:
         """Number of measurements that would leave the machine."""
         return self.manifest.rows["measurement"]
-
-    def by_table(self, tables: Iterable[str]) -> dict[str, list[Path]]:
-        """Return the paths of the segments' files for the given tables, keyed by table name."""
-        segments = self.manifest.segments
-        return {table: [self.files[each.name] for each in segments if each.table == table] for table in tables}
 
 
 def outgoing(

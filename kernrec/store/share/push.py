@@ -106,7 +106,9 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
         )
     (checked := folder / _CHECKED).mkdir()
     # Raises an error for rows that other people's kernrec would refuse.
-    checked_segments([leaving.by_table(TABLES)], checked, str(path))
+    segments = leaving.manifest.segments
+    files = {table: [leaving.files[each.name] for each in segments if each.table == table] for table in TABLES}
+    checked_segments([files], checked, str(path))
     return leaving
 
 

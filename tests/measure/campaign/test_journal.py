@@ -46,16 +46,6 @@ def test_next_run_stores_the_rows_of_a_killed_run(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nonempty_journal_is_kept_and_an_empty_one_deleted(tmp_path):
-    path = journal_path(tmp_path / "k.duckdb")
-    with Journal(path) as journal:
-        journal.append(row())
-    assert path.exists()
-    with Journal(path) as journal:
-        journal.delete(journal.batch(10)[0])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_journal_refuses_second_campaign_and_names_the_first(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:

@@ -112,9 +112,9 @@ def test_child_survives_when_its_context_is_lost(device, tmp_path):
 
     client = WorkerClient({"device": "cuda", "uuid": local_gpus()[0].uuid, "scratch": str(tmp_path)})
     try:
-        first = client.request(60.0, "references", energy=False)["references"]
+        first = client.request(60.0, "references", energy=False, traits={})["references"]
         client._process.kill()  # type: ignore[union-attr]
-        again = client.request(60.0, "references", energy=False)["references"]
+        again = client.request(60.0, "references", energy=False, traits={})["references"]
     finally:
         client.stop()
     assert again["memory"]["latency_s"] == pytest.approx(first["memory"]["latency_s"], rel=0.05)

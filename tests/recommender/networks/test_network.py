@@ -102,14 +102,6 @@ def test_layer_with_only_baselines_counts_in_the_totals(decode):
     assert alone.program[0].startswith(layer.baseline.backend if layer.baseline else "")
 
 
-def test_repr_of_a_network_answer_is_one_line(decode):
-    assert repr(decode).startswith("<NetworkAnswer llama-3-8b-decode bf16 on h200-sxm: 9 layers, 5.")
-    assert "\n" not in repr(decode)
-    names = decode.layers[0].as_dict()
-    for name in ("name", "count", "saved", "worth_it"):
-        assert names[name] == getattr(decode.layers[0], name)
-
-
 def test_matmuls_without_a_stated_layout_use_the_framework_layout(recommender):
     layer = layer_from({"op": "matmul", "m": 64, "n": 64, "k": 64, "dtype": "f16"})
     answer = answer_network(recommender, "l4", NetworkRequest(Workload("x", "x", "", (layer,))), Query("latency"))
