@@ -46,6 +46,8 @@ machine code."""
 _NEAR, _MOST = 1.5, 3.0
 """Maximum ratio of estimated to actual machine instructions of a block, and of actual to estimated ones. These limits
 decide whether a block matches if no machine instruction shows how often the block was copied."""
+_OFTEN = 0.25
+"""Minimum fraction of a block's instructions that must show the same number of copies of the block."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
@@ -220,8 +222,12 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            if votes := anchors[block] or other[block]:
-                copies[block] = max(votes.most_common(1)[0][0], 1.0)
+            # The assembler joins loads of several copies, and fuses arithmetic. So the instructions that it left alone
+            # have the largest number.
+            votes = anchors[block] + other[block]
+            often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
+            if votes:
+                copies[block] = max(*often, 1.0, votes.most_common(1)[0][0])
         related = {block for votes in (anchors, other) for block, of_block in votes.items() if of_block}
         for first, last in sorted(_ptx_loops(self.function), key=lambda loop: loop[1] - loop[0]):
             inside = [copies[block] for block in range(first, last + 1) if block in related]

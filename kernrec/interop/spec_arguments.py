@@ -165,9 +165,9 @@ class SpecArguments:
 
         Return None if there are no dimensions, or if it is unknown which are the largest.
         """
-        names = list(self.dims)
+        names = [name for name, size in self.dims.items() if size != 0] or list(self.dims)
         if len(names) > 2:
-            sizes = {name: size for name, size in self.dims.items() if size is not None}
+            sizes = {name: size for name in names if (size := self.dims[name]) is not None}
             if len(sizes) < len(names):
                 return None
             names = [name for name in names if name in sorted(sizes, key=lambda name: -sizes[name])[:2]]

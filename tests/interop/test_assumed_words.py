@@ -65,3 +65,12 @@ def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
     (path := tmp_path / "fill.cu").write_text("#include <cub/absent.cuh>\n__global__ void fill(float *x) { *x = 1; }")
     with pytest.raises(UsageError, match=r"cub/absent.cuh.*: pip install nvidia-cuda-cccl$"):
         draft_spec(path, LaunchWords(), assume=True)
+
+
+def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
+    (path := tmp_path / "fill.cu").write_text(
+        "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
+    )
+    draft = draft_spec(path, LaunchWords(grid="1", block="64"), assume=True)
+    assert draft.chosen == ("n=1048576", "start=0")
+    assert draft.kernel().definition.problem().tensors["x"].elements == 1048576

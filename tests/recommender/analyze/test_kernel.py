@@ -142,7 +142,7 @@ def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkey
     first = analyze(kernel, problem, GPU, path)
     assert (first.cached, first.profiled) == (0, 8)
     assert analyze(kernel, problem, GPU, path).profiled == 0
-    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", 2)
+    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", 3)
     again = analyze(kernel, problem, GPU, path)
     assert (again.cached, again.profiled) == (0, 8)
     assert again.answer.best.latency_s == first.answer.best.latency_s
