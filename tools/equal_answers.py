@@ -246,7 +246,7 @@ def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
 
 
 def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Change], shown: bool) -> Sequence[str]:
-    """Compare two answers. Return words such as `equal` that describe the result. Print the differences if `shown`."""
+    """Return words that describe a query and its two answers, such as `equal`. Print the differences if `shown`."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
         every = list(json_differences(json.loads(before), json.loads(now)))
