@@ -77,8 +77,8 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, these are all
-    symbols in the code.
+    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, return all
+    symbols.
     """
     read: set[str] = set()
     for ins in function.instructions:

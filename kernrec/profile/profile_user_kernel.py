@@ -29,7 +29,7 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Maximum number of tasks per process that wait to be run. This limits memory.
+_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory.
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -92,8 +92,8 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config, unless a task for an equivalent config is running. If the result is already known,
-        yield it instead.
+        """Start a task for a config, or add the config to the running task of an equivalent config. If the result is
+        already known, yield it instead.
         """
         kernel, target = self._kernel, self._target
         try:

@@ -45,8 +45,7 @@ class Level:
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Group the blocks of a one-dimensional grid by how much work they do, and return the distinct amounts in block
-    order.
+    """Group the blocks of a one-dimensional grid by how much work they do, and return the groups in block order.
 
     Blocks are only emulated if the code suggests that the amounts differ: a loop stores to global memory, or the last
     blocks end at once while the first does not. Without such a hint, or if no branch depends on the block, the result

@@ -182,7 +182,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need energy. `order` sorts the configs by predicted energy."""
+    """Return the scores of `MethodScore` that need measured energy. `order` sorts the configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
