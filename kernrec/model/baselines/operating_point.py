@@ -2,8 +2,8 @@
 
 A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
 the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
-`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The predicted
-time and power are scaled by the ratios of the two results.
+`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The
+predicted time and power are scaled by the ratios of the two results.
 
 The energy of core events depends only on the problem and the GPU, so all backends share one value. As a result,
 recorded and predicted powers are transferred in the same way, and the order of backends changes only for physical
