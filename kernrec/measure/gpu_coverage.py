@@ -69,7 +69,7 @@ def _standard_layers() -> _Layers:
 
 
 def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
-    """Return the coverage of each GPU that has measurements or recordings. Most measured layers come first.
+    """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
 
     Raises:
         UsageError: A database cannot be read.

@@ -152,7 +152,7 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
-        """Measure a problem. The remaining budget is for this problem and the other `problems_left` - 1 problems."""
+        """Measure a problem. It shares the rest of the budget with the `problems_left` - 1 problems after it."""
         session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)

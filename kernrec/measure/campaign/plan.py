@@ -64,7 +64,7 @@ class Task:
 
 
 class EnergyRule(Enum):
-    """Rule that decides for which screened configs energy is measured."""
+    """Rule that selects the screened configs whose energy is measured."""
 
     GUIDE = "those that may be on the front"
     ALL = "all"

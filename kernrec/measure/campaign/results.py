@@ -179,7 +179,7 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return the number of measurements of a config that count. If tiers are given, ignore other tiers.
+        """Return the number of measurements of a config that need not be repeated, in the given tiers (default: all).
 
         If only one session has measured the config, ignore measurements of blocks that never ended, so that the config
         is measured again. Otherwise, count all, so that runs that are repeatedly cut short make progress.

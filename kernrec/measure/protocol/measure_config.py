@@ -138,7 +138,7 @@ WINDOWS_S = {
 }
 """Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
 
-The windows are long enough for the period in which the sensors are updated and averaged.
+Each window is long enough for the periods in which the GPU updates and averages its sensors.
 
 Source: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """

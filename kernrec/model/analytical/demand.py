@@ -26,8 +26,8 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 """Pipes of an SM, in the order of the first rows of `Demand.rates`. If several blocks use a pipe, their clock cycles
 add up."""
 
-# Lanes per SM and clock of the pipes that are equal for all compute capabilities in the catalog (CUDA C++ Programming
-# Guide, "Throughput of Native Arithmetic Instructions").
+# Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
+# Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
 # Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, they run in the f64 pipe, at the rate of
 # the f64 pipe.
@@ -101,10 +101,10 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""For each memory event of the power model: the suffixes of the names of the metrics whose sum is the number of
-events."""
+"""Suffixes of metrics' names, keyed by memory event of the power model. The number of events is the sum of the metrics
+whose names end with one of these suffixes."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics of local memory at L1. The metric `local.l2_sectors` counts its sectors at L2."""
+"""Metrics of local memory at L1. `l2.sectors` excludes them, because `local.l2_sectors` counts the sectors at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -175,8 +175,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """For each code variant, return the index of the first variant with the same rates, (C,). Many configs share
-        code."""
+        """Return, for each code variant, the index of the first variant with the same rates, (C,)."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -383,16 +382,15 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the number of sectors that L2 reads, plus the number that it could have read during atomic operations: a
-    turn of an atomic operation occupies an L2 slice for one clock, in which the slice could have read sectors.
-    """
+    """Return the load of L2 in sectors: the sectors that L2 reads, plus the sectors that it could have read during
+    atomic operations. A turn of an atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (shared, port, l1): the clock cycles for which shared memory, the common port of shared memory and L1, and
-    L1 are busy."""
+    """Return (shared, port, l1): the clock cycles for which shared memory, the port and L1 are busy. Shared memory and
+    L1 have a common port."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))

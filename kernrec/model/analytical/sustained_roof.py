@@ -38,10 +38,9 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of an ideal launch on a GPU. If some algorithm needs fewer operations for the op, or if the
-    GPU has no arithmetic in the data type, operations are assumed to take no time and no energy, so that only the bytes
-    bound the time.
-    """
+    """Return the figures of an ideal launch on a GPU. Operations are assumed to take no time and no energy if some
+    algorithm needs fewer of them, or if the GPU has no arithmetic in the data type. Then, only the bytes bound the
+    time."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0

@@ -81,7 +81,7 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each block and its instructions, guarded by the predicate of a branch that skips the block."""
+    """Yield each block and its instructions. If a branch skips the block, the branch's predicate guards them."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -136,7 +136,7 @@ def ends_phase(block: BasicBlock) -> bool:
 
 
 LENGTH = 16
-"""Maximum number of PTX instructions of a stretch: a piece of code within which the work of warps may overlap.
+"""Maximum number of PTX instructions of a stretch: a piece of code in which the warps' work is assumed to overlap.
 
 The number was fitted to two measured convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64).
 Their time is the sum of the times for f64, DRAM and issue, within 2 %. With this number, estimates are between 6 %

@@ -119,8 +119,7 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""Product m * n * k of the largest `mma` instruction for each type of the matrix A (PTX ISA, table of the shapes of
-`mma`)."""
+"""Product m * n * k of the largest `mma` instruction, keyed by type of the matrix A (PTX ISA, shapes of `mma`)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")

@@ -51,7 +51,7 @@ def emulate(
         module: module from `parse`.
         launch: kernel, grid, block, arguments and memory.
         blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters,
-            these blocks must form whole clusters.
+            the blocks must form whole clusters.
         count: whether to count events.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.

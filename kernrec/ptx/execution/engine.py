@@ -159,7 +159,7 @@ class EngineLaunch:
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
     ) -> None:
-        """Check all thread blocks that are run after this function was called.
+        """Turn on checks of memory accesses for all thread blocks that run from now on.
 
         Args:
             arrays: Variables in shared memory, each with its name, start and size in bytes.
