@@ -20,7 +20,7 @@ from kernrec.store.schema import migrate
 from kernrec.util.files import write_whole
 
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # maximum difference of a count, as a fraction of the issued instructions
+_COUNTS_VARY = 0.04  # Maximum difference of a count, relative to all issued instructions
 _REGISTERS_VARY = 32
 
 

@@ -36,7 +36,7 @@ STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one launch. It prevents exponential time for recursive definitions."""
+"""Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
@@ -77,7 +77,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Remove namespaces.
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces to compare with `kernel`.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -437,7 +437,7 @@ def _stripped(node: "Node") -> str:
 
 
 def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
-    """Return the number of elements of the Thrust vector that a pointer such as `v.data()` belongs to, or None."""
+    """Return the size of the Thrust vector behind a pointer such as `v.data()`, or None for any other pointer."""
     name = re.sub(r"\.data\(\)$|\[0\]$", "", pointer)
     for declared in nodes(function, "declaration") if function is not None else ():
         if "device_vector" in text_of(declared.child_by_field_name("type")):

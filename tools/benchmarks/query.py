@@ -67,7 +67,7 @@ CASES: Mapping[str, tuple[str, str, str | None, str]] = {
     "f16 nt h200 latency": ("h200", "f16", "nt", "latency"),
     "f16 nt h200 pareto": ("h200", "f16", "nt", "pareto"),
 }
-"""(GPU, data type, layout, objective) of each case."""
+"""(GPU, data type, layout, objective), keyed by the name of a case."""
 _WARM, _WHEEL_NAME = 15, "nvidia-matmul-heuristics"
 
 

@@ -82,7 +82,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
 
 
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return processor time and memory of merging measurements of several problems, and of queries afterwards."""
+    """Return the processor time and memory for merging measurements of several problems, and for queries afterwards."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
     # A separate process creates the measurements, so that its memory does not count.
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:
