@@ -298,7 +298,7 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """Return (median |log(predicted / measured)|, rank correlation) of each group in which the quantity was measured."""
+    """Return (median |log(predicted / measured)|, rank correlation) of each group with measurements of `quantity`."""
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
