@@ -238,9 +238,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if (
-                names.index(variable) < len(inputs := _inputs(call)) <= len(names)
-            ):  # Parameters with defaults may be missing.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
                 return inputs[names.index(variable)]
         return None
 
@@ -284,7 +282,7 @@ class _Launch:
             if each.end_byte <= node.start_byte or scope is None:
                 value = each.child_by_field_name("value") or each.child_by_field_name("right")
                 values += [value] if value is not None else []
-        if not values:  # The parser reads `dim3 block(16, 16);` as a function declaration.
+        if not values:  # Also look for `dim3 block(16, 16);`, which is parsed as a function.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
@@ -349,8 +347,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A function that gets the address of a variable, such as scanf, may change the variable. A copy to a
-                # symbol only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
+                # is unknown, except after a copy to a symbol, which only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
@@ -427,7 +425,7 @@ def _stripped_node(node: "Node") -> "Node":
         elif cast and len(inputs) == 1:
             node = inputs[0]
         elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-            node = node.named_children[0]  # A pointer plus an offset
+            node = node.named_children[0]  # For a pointer plus an offset, follow the pointer.
         else:
             return node
 
