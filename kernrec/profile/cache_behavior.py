@@ -23,7 +23,7 @@ A kernel may assign tiles to blocks in an order of its own, for example column b
 In this case, the reads that two neighboring blocks share do not determine how much a hundred blocks share. Therefore,
 many consecutive blocks are emulated, and their reads before the first barrier are compared:
 
-    wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
+    wave.<buffer>.<n>    distinct sectors of a buffer that n consecutive blocks read, divided by those of one block
 
 for n = 2, 4, 8 and so on. Only one warp of each block is emulated. The ratio is assumed to be the same for the other
 warps and for the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange
@@ -203,8 +203,8 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the reads of neighboring blocks
-    already give this information.
+    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the grid is small or has several axes,
+    or if neighboring blocks share few reads.
 
     Args:
         budget: Maximum number of PTX instructions of a block.
@@ -221,7 +221,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Blocks are emulated up to this barrier at most.
+    # Last barrier up to which blocks may be emulated.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None

@@ -193,14 +193,8 @@ def _sample(
 ) -> list[LaunchProfile]:
     """Return the profiles of a config. Worker processes run this function.
 
-    A problem cannot be pickled, so its data type, layout and dimensions are passed instead.
-
-    Args:
-        dtype: data type of the problem.
-        layout: layout of the problem.
-        dims: dimensions of the problem.
-        plain: the fields `sm`, `folder` and `budget` of the `ProfileTarget`.
-        compiled: compiled code of the config.
+    A problem cannot be pickled, so its data type, layout and dimensions are passed instead. `plain` contains the fields
+    `sm`, `folder` and `budget` of the `ProfileTarget`.
     """
     # Import this module late, because it imports the emulator, which only worker processes need.
     from kernrec.profile.sample_profile import profile_by_sampling

@@ -33,8 +33,8 @@ It also has the metrics of `cache_behavior`.
 
 If some blocks do more work than others (`kernrec.profile.uneven_blocks`), one block is sampled for each level of work,
 and there are two more metrics. `idle` is the fraction of blocks without work. `longest` is the number of machine
-instructions of the longest block, divided by that of the average block with work. In this case, all counts describe the
-average block with work.
+instructions of the longest block, divided by that of the average block with work. All counts then describe the average
+block with work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -316,7 +316,6 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
     barriers, only the slowest warp counts. Both numbers are sums over several thread blocks.
 
     Args:
-        emulation: The launch.
         runs: Number of executions of each basic block by each warp of a block; (basic blocks, warps).
         clk_of_pieces: Number of clock cycles that one execution of each of `emulation.pieces` takes.
     """

@@ -59,7 +59,7 @@ class TritonCall:
     configs: Sequence[Mapping[str, Any]] | None = None
     """Configs. None stands for the autotuner's configs or, if there is no autotuner, Triton's default options."""
     flops: str | None = None
-    """Expression for the number of floating-point operations, or None."""
+    """Expression for the number of floating-point operations. None if it is not stated."""
     place: str = "the call"
     """Name of this launch in error messages."""
     configs_file: Path | None = None

@@ -155,7 +155,7 @@ class Database(DatabaseQueries):
         Args:
             mark: Mark of the file, or None if kernrec should not write a mark.
             state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
-            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
+            filtered: Whether to hide rows that the mark lists, and the names of contributors in another person's file.
         """
         existed = path.exists()
         if create and not read_only and not existed:

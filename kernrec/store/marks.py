@@ -4,7 +4,7 @@ A mark is a small file in the cache folder. It identifies the content of a datab
 size and times of the last change. Only the superuser can set the time `st_ctime`, so no other user can hide a change.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. Rows of any other file count as other people's, and the file's names, scales and contributors are ignored.
+rows. Rows of any other file count as other people's, and the contributors and scales in the file are ignored.
 """
 
 import json

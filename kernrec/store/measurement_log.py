@@ -1,4 +1,4 @@
-"""Hold the part of the measurement log that a query needs in memory: the measured costs and the failures on a GPU."""
+"""Hold in memory the part of the measurement log that a query needs: the measured costs and the failures on a GPU."""
 
 import json
 import re

@@ -45,7 +45,7 @@ class DatabaseQueries:
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
-            files: Parquet files, keyed by the name of their placeholder. They are moved away.
+            files: Paths of Parquet files, keyed by the name of their placeholder. The files are moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             for file, paths in files.items():

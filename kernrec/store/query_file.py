@@ -132,7 +132,7 @@ class QueryFile:
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry. Return no bytes if the entry was not derived yet, and None if the file has no
+        """Return the bytes of an entry. Return `b""` if the entry was not derived yet, and None if the file has no
         entry of this name."""
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))

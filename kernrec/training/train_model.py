@@ -149,7 +149,6 @@ def _transfer_predictions(
     for rows that were not predicted. The distances, (N,), are from the training data.
 
     Args:
-        data: Dataset with N rows.
         heads: Training data and number of trees, keyed by head.
         unit: Number of the GPU (or kernel) of each row, (N,).
         problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.

@@ -40,7 +40,7 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
+"""Largest plausible multiplier. The smallest plausible multiplier is 1 / `MOST`."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
 """Names of the fields of `Calibration` that multiply times, and of the fields that multiply energies."""
 _MOST_BYTES = 1 << 20

@@ -39,10 +39,9 @@ integer additions. Nsight Compute's documentation says so for F2FP (pipeline ALU
 its name and rate are similar.
 """
 _MERGES_SINCE = 80
-"""Minimum compute capability at which the lanes of a warp are not serialized if they add 1 to the same word of shared
-memory. From this compute capability on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed
-to take one wavefront.
-"""
+"""Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
+serialized. For these GPUs, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed to take one
+wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
 clocks, not the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded
@@ -60,12 +59,11 @@ instruction every clock. The factor 0.67 was fitted to the measurements in conv2
 combined as in `launch_time`. It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile has no latency of the warp's
-instructions (`chain`). An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2
-clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between, so
-the value is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but
-causal attention with few warps does not.
-"""
+"""Clocks per instruction of a warp that is alone on its scheduler. This assumption is used if the profile does not
+contain the metric `chain`. An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it
+takes 2 clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in
+between: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with
+few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
@@ -125,7 +123,8 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
   count, because the compiler schedules them ahead.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
 - `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
-  one warp, this is the latency of a chain of instructions. It comes from the metric `chain` if the profile contains it.
+  one warp, this is the latency of a chain of instructions, which the metric `chain` states if the profile contains this
+  metric.
 - `in_turn`: Clock cycles that the pipes need if the stretches of the code (its consecutive parts, see
   `kernrec.ptx.analysis.barrier_phases`) run one after another. The value is 0 if the profile does not divide the code
   into stretches.

@@ -179,7 +179,7 @@ class Rereads:
     (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
+    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes` in between."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""

@@ -106,10 +106,9 @@ INPUTS = (RANDOM, ZEROS)
 _MOST_CACHED = 16
 """Maximum number of cached results of `PowerModel.setting`."""
 PARTNER_HEADROOM = 1.35
-"""Highest power limit of GeForce boards by NVIDIA's partners, relative to the TDP, if the catalog has no limit above
-the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference board 350 W), and 600 W on RTX
-4090 boards (450 W).
-"""
+"""Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, used if the catalog has no limit above the
+TDP. An RTX 3090 (TDP 350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv), and boards with RTX 4090
+(TDP 450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""

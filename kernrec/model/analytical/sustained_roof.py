@@ -17,8 +17,8 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops for which no algorithm needs fewer operations. Convolutions are missing, because Winograd's algorithm and FFTs
-need fewer."""
+"""Ops whose number of operations no algorithm reduces. Convolutions are missing, because Winograd's algorithm and FFTs
+reduce their number of operations."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Timing:
 GRAPH = Timing(3400.0, 10.0)
 """Timing of CUDA graphs of launches that read separate weights, fitted to recordings of A100, L40S and H200."""
 FLUSHED = Timing(9000.0, np.inf)
-"""Timing of one launch between two events after flushing L2: 6.6 us, the shortest recorded time on an A100."""
+"""Timing of one launch between two events after a flush of L2, for which an A100 takes at least 6.6 us."""
 FLASH = Timing(15000.0, 1.0)
 """Timing of attention in CUDA graphs, from the shortest recorded times (7.2 us on an H200, 13.6 us on an A100)."""
 

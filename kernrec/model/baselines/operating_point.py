@@ -2,8 +2,8 @@
 
 A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
 the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
-`PowerModel.apply_power_limit` evaluates this launch at both operating points, and time and power are scaled by the
-ratio of the two results.
+`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The
+predicted time and power are scaled by the ratios of the two results.
 
 The energy of core events depends only on the problem and the GPU, so all backends share one value. As a result,
 recorded and predicted powers are transferred in the same way, and the order of backends changes only for physical
@@ -75,8 +75,8 @@ def at_point(
         predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
             Pass all predictions that will be compared together, because they share the energy of core events.
         point: Power limit and clock.
-        problem: Problem of the predictions, if known. Its arithmetic determines the energy of core events if the power
-            limit slows down the backends, and the minimum time.
+        problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
+            backends, it also determines the energy of core events.
 
     Raises:
         UsageError: The GPU does not support this power limit or clock.

@@ -101,7 +101,7 @@ class RecordedSet:
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the predicate that decides whether the set covers given dimensions."""
+        """Return the predicate on a problem's dimensions that decides whether the set covers the problem."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property

@@ -227,9 +227,9 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
-    level. `score` (N,) contains the widths that the rows need, in ascending order, and `share` (N,) contains the
-    cumulative weights of the rows."""
+    """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
+    model. `prior_weight` is the fraction of these errors in the mixture. `score` (N,) contains the width that each row
+    needs, in ascending order, and `share` (N,) contains the cumulative weights of the rows."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

@@ -66,9 +66,9 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals, keyed by quantity (`latency` or `energy`), then by a key that states when the interval applies. A key
-    is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`),
-    `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
+    """Intervals, keyed by quantity (`latency` or `energy`), then by scope. A scope is `*` (all GPUs), a GPU, a GPU with
+    a data type (`conformal.on_dtype`), a GPU with a data type and a kind of rows (`conformal.on_rows`),
+    `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores of the model on held-out groups, keyed by the name of the score."""
     gpus: tuple[str, ...]

@@ -130,7 +130,8 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             " run `kernrec train` again"
         )
     _check_complete(path, card)
-    card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}  # 0.1
+    # Cards of kernrec 0.1 call the analytical model the prior.
+    card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
         if not all(isinstance(text, str) for text in texts):

@@ -44,8 +44,8 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Factor by which the coordinate for latency is multiplied. As a result, two random configs differ as much in latency
-as in all other coordinates."""
+"""Factor by which the coordinate for latency is multiplied, so that two random configs differ as much in latency as in
+all other coordinates together."""
 
 
 class PowerModel:
