@@ -8,7 +8,7 @@
 
 A profile belongs to a kernel's source hash. Therefore, a changed comment makes all profiles of the kernel stale, and
 emulating the kernel again takes over an hour. `--carry REVISION` stores the profiles of a git revision under the new
-hash if the spec is unchanged, and g++ preprocesses the source of every variant to the same tokens.
+hash. The spec must be unchanged, and g++ must preprocess the source of every variant to the same tokens.
 
 `--check` writes nothing. If a run is interrupted, its finished profiles are kept, and the next run continues. The tool
 prints a hash of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). Therefore, the check
@@ -39,9 +39,9 @@ from kernrec.store import ProfileRow
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
-"""Architectures for which profiles of Triton kernels ship. These kernels need Triton and must be named."""
+"""Architectures for which profiles of Triton kernels ship. The tool only builds them if they are named."""
 _SAVE_S = 120.0
-_COMPILE_S = 3600.0  # long enough for a busy machine
+_COMPILE_S = 3600.0  # Generous, because the machine may be busy
 
 
 def main() -> int:

@@ -7,11 +7,11 @@ of PyTorch that were recorded for NeuSight (MIT). The tool excludes the followin
 `contents.json`:
 
 - recordings that are excluded from training, too (`tools/evidence/recordings/files.py`);
-- rows that are faster than their compulsory bytes or their arithmetic by more than 5 %
+- rows more than 5 % faster than the GPU can move their compulsory bytes or do their arithmetic
   (`kernrec.model.baselines.operating_point`), and powers more than 5 % above the power limit (a power that is less
   above the limit is replaced by the limit);
 - rows of superseded backend versions of matmuls, if the newest version was recorded;
-- rows whose shape is no valid problem, and all kernels of a backend for a problem except for the fastest.
+- rows whose shape is not a valid problem, and all but a backend's fastest kernel for a problem.
 
 Times are rounded to four digits, which is a twentieth of the difference between repeats, and powers to 0.1 W. Each row
 has an interval (`tools/evidence/recordings/spread.py`).
@@ -52,7 +52,7 @@ DTYPES = {
     "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
     "w4afp8": "w4f8",
 }  # fmt: skip
-"""kernrec's data types, by the name that the recordings use."""
+"""kernrec's data types, keyed by their name in the recordings."""
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
@@ -149,7 +149,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
 
 def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
-    """Count the rows and the powers that `evidence.recordings.files` excludes, by file and reason."""
+    """Count the rows and the powers that `evidence.recordings.files` excludes for each file and reason."""
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:
@@ -331,8 +331,8 @@ def _rows(library: Path, op: str) -> Iterator[Row]:
 
 
 def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
-    """Yield (key as in `build`, new columns) of linear layers that the newest serving backends ran, without power. The
-    recorder cycles through five or six copies of the weights; small copies stay in L2."""
+    """Yield (key, new columns) of linear layers that the newest serving backends ran, without power. The keys are those
+    of `build`. The recorder cycles through five or six copies of the weights, so small weights stay in L2."""
     backends = {name.upper(): backend for name, backend in BACKENDS.items()}
     for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
         variant = "static scales" if raw["dtype"] == "fp8_static" else ""
@@ -343,17 +343,17 @@ def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
 
 
 LATER = {"matmul": later_products}
-"""Function, by op, that reads later recordings of the same problems."""
+"""Functions that read later recordings of the same problems, keyed by op."""
 FILES = {
     "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
     "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
     "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
 }  # fmt: skip
-"""Names of the files to read, by op."""
+"""Names of the files to read, keyed by op."""
 READERS = {
     "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
 }  # fmt: skip
-"""Function, by op, that reads the rows."""
+"""Functions that read the rows, keyed by op."""
 
 if __name__ == "__main__":
     main()

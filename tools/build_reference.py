@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs adds this folder to the path only while it imports a hook.
+from schema_page import markdown_table, schema  # MkDocs adds this folder only while it imports a hook, so import here.
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -36,7 +36,7 @@ _TEXT = tomllib.loads((ROOT / "tools" / "reference.toml").read_text(encoding="ut
 KEYS: dict[tuple[str, str], str] = {
     (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
 }
-"""Description of each key of a `kernel.toml`, by (table, key)."""
+"""Description of each key of a `kernel.toml`, keyed by (table, key)."""
 VARIABLES: dict[str, str] = _TEXT["variables"]
 """Description of the environment variables that users can set."""
 VALUES: dict[str, str] = _TEXT["values"]
@@ -46,9 +46,9 @@ ARGUMENTS: dict[str, str] = _TEXT["arguments"]
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
 """Description of the result of each function that expressions can use."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
-"""Description of the fields of `--json` answers, by command."""
+"""Descriptions of the fields of `--json` answers, keyed by command."""
 OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
-"""Description of names that occur as values in answers, by heading of the table on the page."""
+"""Descriptions of names that occur as values in answers, keyed by the heading of their table on the page."""
 
 SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
 """Example specs of an operator, a declared problem and a Triton function. Together, they use every key."""
@@ -149,7 +149,7 @@ def kernel_toml() -> str:
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
-    """Return (expected value, default as text, or None if required) of each key, by (table, key), in reading order."""
+    """Return (expected value, default), keyed by (table, key), in reading order. A required key's default is None."""
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
@@ -176,7 +176,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # The tensor `c` of the declared problem in `SPECS` is a constant.
+    if value == "c":  # The default of the tensor `c` in `SPECS` is its name.
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
@@ -223,7 +223,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the description of a field in a command's answer, else that of `kernrec recommend`, else an empty text."""
+    """Return the description of a field in a command's answer, or `kernrec recommend`'s, or an empty text."""
     like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):
@@ -358,4 +358,4 @@ PAGES = {
     "output-values": output_values,
     "catalog": catalog,
 }
-"""Functions that return the generated pages, by name of the page under `reference/`."""
+"""Functions that return the generated pages, keyed by the page's name under `reference/`."""

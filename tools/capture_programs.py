@@ -49,7 +49,7 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the old name.
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 lacks the old name.
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
@@ -77,8 +77,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 
 
 class Program(NamedTuple):
-    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct,
-    or else `status`. `verified` is `right` if it ran correctly before, or else empty."""
+    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct;
+    otherwise, it is `status`. `verified` is `right` if the program ran correctly before; otherwise, it is empty."""
 
     suite: str
     name: str
@@ -151,7 +151,7 @@ def _analyze(folder: Path, names: Sequence[str]) -> int:
             problem = ""
             try:
                 max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
-            except Exception as error:  # Any failure counts.
+            except Exception as error:  # Report any failure as a result.
                 problem = f"{type(error).__name__}: {error}"
             count = sum(call.launches for call in calls)
             launches[not problem] += count
@@ -181,7 +181,7 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
         return ""
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, copied)
-    for beside in folder.parent.iterdir():  # Programs refer to data and sources of other programs by relative paths.
+    for beside in folder.parent.iterdir():  # Link its neighbors, because programs use data of others.
         if beside.name != folder.name:
             (made / beside.name).symlink_to(beside)
     if program.suite == "HeCBench":

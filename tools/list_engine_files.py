@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kernrec.recommender.serving.tuned_files import FOLDERS, TABLE, divided, numbers
 
 Files = dict[tuple[str, str, str], set[str]]
-"""Releases that include a tuned file, by (kind, device, name) of the file."""
+"""Releases that include a tuned file, keyed by the file's (kind, device, name)."""
 
 
 def read_table() -> dict[str, tuple[dict[str, str], Files]]:

@@ -31,7 +31,7 @@ from kernrec.util.optional import import_optional
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
 FOLDS = 5
 _FAR = 200
-"""Number of configs per problem that are not near the best, drawn at random for training."""
+"""Number of random configs per problem for training that are not near the best."""
 _FAR_WEIGHT = 10.0
 _TREES, _LEVELS, _RATE = 200, 7, 0.12
 
@@ -72,7 +72,7 @@ def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
 
 
 def errors(problems: Mapping[Problem, Sequence[tuple[tuple[int, ...], float]]]) -> dict[str, float]:
-    """Return the errors of the formula for times, as an `ExpertRanking` stores them."""
+    """Return the errors of the formula for times, in the form that `ExpertRanking` stores."""
     levels, losses = [], []
     for (name, tokens, experts, top, hidden, width), near in problems.items():
         gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
@@ -103,7 +103,7 @@ def train(problems: Sequence[Recorded]) -> Any:
 
 
 def held_out(trees: Any, problems: Sequence[Recorded]) -> np.ndarray:
-    """Return the fractions of problems with a near-best top recommendation, and with one in the top three."""
+    """Return the fractions of problems with a near-best config as top recommendation, and among the top three."""
     ranked = [p.near[np.argsort(-trees.inplace_predict(p.features), kind="stable")[:3]] for p in problems]
     return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
 

@@ -198,7 +198,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
-    """Describe the best config: its block size, or all its tunables if some do not belong to the block."""
+    """Describe the best config by its block size, or by all tunables if some of them do not set the block size."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):

@@ -107,7 +107,7 @@ def _kernels() -> list[dict[str, Any]]:
 
 
 def _gpu_texts(row: dict[str, Any]) -> dict[str, str]:
-    """Return the cells of the table of GPUs that have a unit."""
+    """Return the texts for some columns of the table of GPUs, most of which have a unit."""
     return {
         "boost": human(row["boost_clock_hz"], "Hz"),
         "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB",
@@ -122,4 +122,4 @@ _KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], Sequence[str]]] = {
     "ops": (_ops, ("name", "dimensions", "dtypes", "baselines", "layouts")),
     "kernels": (_kernels, ("name", "dtypes", "layouts", "min_sm")),
 }
-"""Function that returns the rows of each list, and the columns of its table. Other formats have all columns."""
+"""For each list, the function that returns its rows, and the columns of its table. CSV and JSON have all columns."""

@@ -74,7 +74,7 @@ def check(wanted: CheckOptions) -> None:
 
     After --, `kernrec check` runs a program: -- ./app ARGUMENTS, -- python app.py, or FILE.cu -- ARGUMENTS. It checks
     the program's launches with their real data, as `kernrec capture` runs them. The program's output goes to standard
-    error. Source lines need nvcc -lineinfo, which FILE.cu gets.
+    error. Source lines need nvcc -lineinfo, with which FILE.cu is compiled.
 
     The exit status is 1 if errors were found. If arguments were given for a single kernel without errors, its numbers
     of instructions and memory accesses are printed.

@@ -29,7 +29,7 @@ _SHOWN = 12
 
 
 def present(text: str) -> str:
-    """Return the value of --gpu. Raise `UsageError` for a GPU file, which describes a GPU for predictions."""
+    """Return the value of --gpu. Raise `UsageError` for a GPU file, because such a file is only for predictions."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text

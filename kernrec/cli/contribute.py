@@ -32,8 +32,8 @@ class ContributeOptions(options.Options):
 def contribute(wanted: ContributeOptions) -> None:
     """Measure useful configs on a GPU of this machine, and write them to a small signed bundle for others.
 
-    First, a fixed set of configs is measured, which is the same for all GPUs. Then the configs follow that the models
-    are most uncertain about. Measurements are stored in contributed.duckdb beside your database, or in --db. The bundle
+    First, a fixed set of configs is measured, which is the same for all GPUs. Next come the configs that the models are
+    most uncertain about. Measurements are stored in contributed.duckdb beside your database, or in --db. The bundle
     contains all measurements in this file that earlier bundles in the folder `contributed` lack. Nothing leaves this
     machine: you send the bundle yourself.
     """

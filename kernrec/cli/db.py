@@ -216,7 +216,7 @@ def verify(wanted: VerifyOptions) -> None:
     and --remove deletes them. Rows whose clock, power or energy contradict the GPU or each other are also listed. The
     file in which queries cache the database is checked, too.
 
-    With PLACE, all bundles there are checked as a pull checks them, and for rows that are also in another bundle. GPUs
+    With PLACE, all bundles there are checked as in a pull. A bundle that repeats rows of another is refused. GPUs
     that are slower or faster than others of the same model are listed. The exit status is 1 if a bundle is refused.
     """
     if wanted.place is not None:

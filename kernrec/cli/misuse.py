@@ -14,7 +14,7 @@ from kernrec.errors import UsageError, unknown
 
 
 def removed(file: str = "removed.toml") -> dict[str, str]:
-    """Return the replacement of each removed command or option, such as `db export --key`, from a file beside this."""
+    """Return the content of a TOML file in this folder, such as the replacements of removed commands and options."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def sentence(error: TyperException) -> str:
 
 
 def _elsewhere(name: str, context: Any) -> str:
-    """Return what to use instead of a name that other tools use, or an empty string if the command does not have it."""
+    """Return this command's counterpart of a name that other tools use, or an empty string if it has none."""
     instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
     return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
 

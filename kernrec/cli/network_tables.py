@@ -219,14 +219,14 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of the comparison. Its rows may differ in data type, batch size and backend."""
+    """Return the columns of a comparison. The flags state whether rows differ in data type, batch size or backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
     first = next(row.answer for row in rows if row is not None)
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
-    # Name the power limit: the best limit would draw less.
+    # State the power limit in the heading, because the GPU would draw less power at the best limit.
     power = "power [W]"
     if any(row is not None and row.sweep is not None for row in rows):
         power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"

@@ -197,7 +197,7 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print the layers and totals of a network, or a sweep, for each GPU and batch size, or one table for all."""
+    """Print a network's layers, totals or sweep for each GPU and batch size, or one table that compares them all."""
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 

@@ -31,7 +31,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser that screens at most `configs` configs (None for no limit) of all problems together."""
+        """Create a chooser. It screens at most `configs` configs of all problems together. None means no limit."""
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
         self._unfinished = len(problems)
@@ -89,7 +89,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled if request.resume else ():
             earlier = present_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # measurements of open blocks are repeated
+            ended = (each for each in earlier if not each.origin.block_open)  # Repeat open blocks.
             kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
         return kinds[gpu]
 

@@ -4,7 +4,7 @@
 
 A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. A block is the
 measurements between two runs of the reference kernels; the chooser learns only from completed blocks. If a GPU is lost,
-another GPU repeats the measurements of the lost GPU's visit that are not in completed blocks.
+another GPU continues its visit, and repeats the measurements that are not in completed blocks.
 """
 
 import time
@@ -34,7 +34,7 @@ _OPEN_S = 20.0
 _STORE_S = 60.0
 """Minimum seconds between two transfers of measurements from the journal to the database."""
 _NO_GPU_S = 60.0
-"""Seconds without any responding GPU after which the campaign ends. Machines may be restarting until then."""
+"""The campaign ends if no GPU responds for this many seconds. Machines may restart in this time."""
 _MOST_LOSSES = 3
 """Number of successive crashes, without a completed visit between them, after which a GPU is excluded."""
 
@@ -93,8 +93,8 @@ class Driver:
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored = 0  # number of rows in the database
-        self._store_s = time.monotonic() + _STORE_S  # time of the next transfer to the database
+        self._stored = 0  # Number of rows that this campaign has added to the database.
+        self._store_s = time.monotonic() + _STORE_S  # Time of the next transfer to the database.
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._devices: dict[str, _Device] = {}
         self._number = 0
@@ -230,7 +230,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, device: _Device, answer: Answer) -> None:
-        """Add a GPU that its actor has just opened to the campaign, or exclude it with a reason."""
+        """Add a GPU to the campaign after its actor has opened it, or exclude the GPU with a reason."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -280,7 +280,7 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Queue a lost GPU's visit for another GPU. Restart its process, or exclude it after `_MOST_LOSSES` losses."""
+        """Queue a lost GPU's visit for others. Restart its actor, or exclude the GPU after `_MOST_LOSSES` losses."""
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:
@@ -306,7 +306,7 @@ class Driver:
                 device.resting = False
 
     def _end_block(self, device: _Device, visit: Visit, identity: GpuIdentity) -> None:
-        """Pass the measurements of a block that has ended to the chooser, and report them."""
+        """Pass the measurements of a completed block to the chooser, and report them."""
         planned, gpu = visit.planned, identity.gpu
         rows, device.records = list(measurements_of(device.records)), []
         device.rows += rows

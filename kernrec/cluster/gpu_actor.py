@@ -199,7 +199,7 @@ class GpuActor:
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
     """Return a copy of the problem in which this process's own `Kernel` objects replace the received ones.
 
-    The objects are equal, but those of this process already hold cached results.
+    The received objects are equal, but this process's own objects already hold cached results.
     """
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks

@@ -105,7 +105,7 @@ class RayCluster:
         self._needs = {"num_cpus": 1} if replays else {"num_cpus": 0, "num_gpus": 1}
         self._resource = "CPU" if replays else "GPU"
         self._actors: dict[str, Any] = {}
-        self._pending: dict[Any, str] = {}  # names of actors, keyed by the call in progress
+        self._pending: dict[Any, str] = {}  # Names of actors, keyed by the call in progress.
         try:
             self._claim(f"PID {os.getpid()} on {socket.gethostname()}, {database}")
             if not self._places():
@@ -133,7 +133,7 @@ class RayCluster:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
-            except ValueError:  # No campaign has this name, so the error has another cause.
+            except ValueError:  # No campaign is running, so the error has another cause.
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:

@@ -100,8 +100,7 @@ class Format:
     """Suffix that the file's name must have. Empty if the name may have any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether to write a folder to the path after `--output`. A path means a folder if it is an existing
-        folder or has no suffix."""
+        """Return whether `--output` names a folder: the path exists as a folder, or has no suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -131,7 +130,7 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format that a text after `--emit`, such as `ptx` or `vllm:detail`, names.
+    """Return the format named by the text after `--emit`, such as `ptx` or `vllm:detail`.
 
     Raises:
         UsageError: There is no such format, or a detail is missing or unexpected.

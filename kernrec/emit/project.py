@@ -1,5 +1,4 @@
-"""Write a CMake project that contains kernels, a C++ function for each problem that launches the problem's kernel, and
-a program that checks the results."""
+"""Write a CMake project: kernels, a C++ launch function per problem, and a program that checks the results."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -34,7 +33,7 @@ def emit_project(answers: Sequence[Answer]) -> Files:
     """Return the files of a CMake project that runs the best config of each answer.
 
     Raises:
-        KernrecError: A problem has none of kernrec's ops, so its result cannot be checked.
+        KernrecError: The op of a problem is not one of kernrec's ops, so the result cannot be checked.
     """
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:

@@ -31,7 +31,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
     Several calls may have the same number of tokens but differ in fixed parameters, such as the tile height to which
-    the routing is padded. The config with the lowest cost is then used. Calls with the same number of tokens and the
+    the routing is padded. Then the config with the lowest cost is used. Calls with the same number of tokens and the
     same candidate configs differ only in their routing, so only the first answer about such calls is used.
 
     Args:
@@ -70,8 +70,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return a value that identifies the candidate configs of a kernel. If the kernel is a captured Triton call, the
-    value consists of the configs' tunables. Otherwise, it is the name of the kernel."""
+    """Return a value that is equal for kernels with equal candidate configs: the configs of a captured Triton call, or
+    the name of any other kernel."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}

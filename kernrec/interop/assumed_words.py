@@ -22,25 +22,25 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed value of a size: if it is the only one; if it is the side of a matrix; if there are two sizes, or more."""
+"""Assumed sizes: a kernel's only size, the side of a matrix, each of two sizes, and each of three or more sizes."""
 _MOST_ELEMENTS = 1 << 21
 
 
 def assumed_words(
     missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], threads: int, unsized: Sequence[str] = ()
 ) -> tuple[str, ...] | None:
-    """Return a value for each missing part of a launch, as words of the command `kernrec analyze`.
+    """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
         source: Text of the program.
         kernel: Name of the kernel.
-        axes: Number of axes, 1 to 3, along which the kernel reads its position in the grid, and in the block.
+        axes: (axes of the grid, axes of the block) along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
-        unsized: Names of the pointers to numbers whose buffers have no stated size.
+        unsized: Names of pointer parameters whose buffers have an unknown size.
 
     Returns:
-        The words, or None if a part needs a file, such as a texture.
+        The arguments, or None if a missing part (such as a texture) needs a file.
     """
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]
@@ -84,7 +84,7 @@ def is_size(name: str) -> bool:
 
 
 def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
-    """Return the user's options together with the words from `assumed_words`."""
+    """Return the user's options, extended by the arguments from `assumed_words`."""
     options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
     arguments, tunables = list(words.arguments), list(words.tunables)
     for word in added:
@@ -100,13 +100,13 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 
 
 def _is_side(body: str, name: str) -> bool:
-    """Return whether code multiplies by a size, or runs a loop from zero up to it, as for the side of a matrix."""
+    """Return whether a size is probably a matrix's side: the code multiplies by it, or loops from zero up to it."""
     factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 
 
 def _fields(source: str, kind: str) -> str | None:
-    """Describe a structure in which each number is 1. Return None if it has other members, such as pointers."""
+    """Return text such as `i32:1,f32:1` for a structure full of ones. Return None if a member is not a number."""
     try:
         return ",".join(f"{dtype}:1" for dtype in HostProgram(parsed(source)).field_types(kind))
     except UnknownError:

@@ -3,8 +3,8 @@
 1. Determine the problem of each result from the file and from the user's options. Results of other problems than the
    user's are skipped.
 2. Find the config of each result by its tunables and macros, ignoring case. Profilers record no tunables, so their rows
-   are matched by grid, block and shared memory of the launch. If the spec does not have one of the configs, the results
-   or the spec belong to another kernel.
+   are matched by grid, block and shared memory of the launch. If the spec lacks a config, the results are those of
+   another kernel.
 3. Merge results with the same config.
 4. Compile a few of the recorded configs for the recorded GPU, and compare the code with the recording. Shared memory
    must be equal, because it does not depend on the compiler. Register counts depend on the compiler version, so only
@@ -177,7 +177,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # A profiler's result is the time of a single launch.
+        if len(launches) == 1:  # Profilers time single launches, so skip other configs.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -301,7 +301,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Some tools add the memory that CUDA reserves.
+            reserved = gpu.limits.smem_reserved_per_block  # Accept both sums: some tools include it.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
@@ -341,7 +341,7 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 
 
 def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Keep only the median result of each config. Configs may be equal after ignored names were removed.
+    """Keep only the median result of each config. Removing ignored names may have made configs equal.
 
     Results at different power limits or clocks stay separate. Failed results of a config that also ran successfully are
     dropped. If there is an even number of results, the lower of the two middle results is kept.

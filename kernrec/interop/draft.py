@@ -48,7 +48,7 @@ class DraftLaunch:
     block: list[str]
     shared: str
     constraints: dict[str, str] = field(default_factory=dict)
-    """Constraints on the block, as expressions, each with its reason."""
+    """Reason for each constraint on the block, keyed by the constraint's expression."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Draft:
     """Name of the kernel. For a template, the instance, such as `scale<float, 4>`."""
     text: str
     missing: tuple[str, ...]
-    """Parts that the user must fill in, in the form of `kernrec analyze` options."""
+    """Parts that the user must fill in, written as `kernrec analyze` options."""
     assumed: tuple[str, ...]
     """Descriptions of values that kernrec assumed, because the source does not determine them."""
     launch: HostLaunch | None = None
@@ -69,9 +69,9 @@ class Draft:
     """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
     chosen: tuple[str, ...] = ()
-    """Values that kernrec chose for parts that nothing states, as words of `kernrec analyze`.
+    """Arguments of `kernrec analyze` with the values that kernrec chose for unstated parts of the launch.
 
-    If `missing` is empty, the draft uses them.
+    If `missing` is empty, the draft uses these values.
     """
 
     def kernel(self) -> Kernel:
@@ -92,7 +92,7 @@ class Draft:
 
     @property
     def note(self) -> str:
-        """Note on the values that kernrec chose, because nothing states them, or an empty string if there are none."""
+        """Note on unstated values that kernrec chose, or an empty string if it chose none."""
         if not self.chosen or self.missing:
             return ""
         first, *others = self.chosen

@@ -36,7 +36,7 @@ STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one launch. It prevents exponential time for recursive definitions."""
+"""Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
@@ -77,7 +77,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Remove namespaces.
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces to compare with `kernel`.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -238,9 +238,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if (
-                names.index(variable) < len(inputs := _inputs(call)) <= len(names)
-            ):  # Parameters with defaults may be missing.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
                 return inputs[names.index(variable)]
         return None
 
@@ -284,7 +282,7 @@ class _Launch:
             if each.end_byte <= node.start_byte or scope is None:
                 value = each.child_by_field_name("value") or each.child_by_field_name("right")
                 values += [value] if value is not None else []
-        if not values:  # The parser reads `dim3 block(16, 16);` as a function declaration.
+        if not values:  # Also look for `dim3 block(16, 16);`, which is parsed as a function.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
@@ -356,8 +354,8 @@ class _Launch:
                     factors = node.child_by_field_name("type"), declarator.child_by_field_name("declarator")
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A function that gets the address of a variable, such as scanf, may change the variable. A copy to a
-                # symbol only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
+                # is unknown, except after a copy to a symbol, which only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
@@ -437,7 +435,7 @@ def _stripped_node(node: "Node") -> "Node":
         elif cast and len(inputs) == 1:
             node = inputs[0]
         elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-            node = node.named_children[0]  # A pointer plus an offset
+            node = node.named_children[0]  # For a pointer plus an offset, follow the pointer.
         else:
             return node
 
@@ -447,7 +445,7 @@ def _stripped(node: "Node") -> str:
 
 
 def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
-    """Return the number of elements of the Thrust vector that a pointer such as `v.data()` belongs to, or None."""
+    """Return the size of the Thrust vector behind a pointer such as `v.data()`, or None for any other pointer."""
     name = re.sub(r"\.data\(\)$|\[0\]$", "", pointer)
     for declared in nodes(function, "declaration") if function is not None else ():
         if "device_vector" in text_of(declared.child_by_field_name("type")):

@@ -84,7 +84,7 @@ def folded(text: str) -> str:
         raise UnknownError from None
     if (
         not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # If a parameter is called `max`, the value may be a function.
+    ):  # The value of a parameter named `max` is a function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
@@ -131,7 +131,7 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert the number of blocks along an axis to the spec's notation.
+    """Convert an expression for the number of blocks along an axis to the spec's notation.
 
     If the expression divides a size by the block's extent and rounds up, the extent is replaced by the name `block_x`,
     `block_y` or `block_z`, so that the expression also holds for other block sizes.
@@ -254,8 +254,8 @@ class HostProgram:
         """Return the value of a class constant such as `Packed<float>::size`.
 
         Returns:
-            (expression that initializes the constant, sizes). The sizes are those of the template arguments in bytes,
-            keyed by `sizeof(T)` with the name of the template parameter.
+            (initializer, sizes). The initializer is an expression. The sizes are the template arguments' sizes in
+            bytes, keyed by `sizeof(T)` for a template parameter T.
 
         Raises:
             UnknownError: The class or constant does not exist.
@@ -317,6 +317,6 @@ def make_arguments(folder: Path) -> list[str]:
 
 
 def last_word(text: str) -> str:
-    """Return the declared name, which is the last identifier in a declaration, or an empty string if there is none."""
+    """Return the last identifier of a declaration, which is the declared name, or "" if there is no identifier."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return words[-1] if words else ""

@@ -122,7 +122,7 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Set the kernel name of each result, and select the results of the kernel `wanted` if the file has several."""
+    """Set the kernel name of each result. If the file has several kernels, keep only results of the kernel `wanted`."""
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -223,7 +223,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Set the locked clock of results to the GPU's base clock if a profiler recorded them at about this clock."""
+    """Set the locked clock of results to the GPU's base clock if a profiler recorded about this clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file
@@ -248,7 +248,7 @@ def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        gpu_of_file = measured_gpu  # The catalog lacks the file's GPU: trust the user.
+        gpu_of_file = measured_gpu  # Not in the catalog, so trust the user.
     if gpu_of_file != measured_gpu:
         raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
     return measured_gpu

@@ -29,9 +29,9 @@ _GZIP = b"\x1f\x8b"
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Regular expression for the text from the position of a JSON parser's error to the end.
+"""Regular expression for an incomplete JSON token at the end of a text.
 
-If it matches, the text is truncated.
+If it matches the text from the parser's error to the end, the file is truncated.
 """
 
 
@@ -109,7 +109,7 @@ class TextFile:
     path: Path
     text: str
     whole: bool
-    """Whether the file is complete. False means that its compressed data is truncated."""
+    """Whether the file is complete. False if its compressed data is truncated."""
 
     @cached_property
     def _value(self) -> Any:

@@ -33,9 +33,9 @@ class Quantization:
     """Quantization of a model's weights and activations."""
 
     kind: str | None
-    """Name in serving engines, such as `int4_w4a16`, or None if the engines have no tuned files for it."""
+    """Name in serving engines, such as `int4_w4a16`, or None if no engine has tuned files for this quantization."""
     block: tuple[int, int] | None = None
-    """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
+    """Rows and columns (n, k) of a block of weights with a common scale, or None if scales are not per block."""
     method: str = ""
     """Value of `quant_method` in the config, or an empty string if the config does not state it."""
     elsewhere: bool = False
@@ -43,7 +43,7 @@ class Quantization:
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
-    """Number of weight columns that share a scale if activations have 16 bits, or 0 for other quantizations."""
+    """Number of weight columns that share a scale. It is 0 unless activations have 16 bits."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -85,9 +85,9 @@ class Linear:
     split: str
     """Dimension that tensor parallelism splits, `rows` or `depth`. Empty if each GPU has the whole layer."""
     shared_heads: int = 0
-    """Number of key/value heads, which are also split between GPUs. Each GPU has at least one."""
+    """Number of key/value heads. They are split between GPUs too, but each GPU has at least one head."""
     shared_rows: int = 0
-    """Additional rows of the layer for each key/value head, for the keys and values."""
+    """Number of rows that each key/value head adds to the layer for its keys and values."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
         """Return (rows, depth) of the layer's part on one of `tp` GPUs, or None if `tp` does not divide the layer."""
@@ -172,7 +172,7 @@ def _downloaded(name: str) -> Path:
         raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # The Hub's client raises many error types.
+    except Exception as error:  # The Hub's client raises many types of errors, so catch all.
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
@@ -356,7 +356,7 @@ class ConfigFields:
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
     """Return the quantization of integer weights that share a scale per group.
 
-    If the group size or the number of bits is unsupported, the result says that engines have no tuned files for it.
+    If the group size or the number of bits is unsupported, `elsewhere` is true in the result.
     """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):

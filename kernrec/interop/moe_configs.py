@@ -50,13 +50,13 @@ class ExpertLayer:
     width: int
     """Intermediate size of an expert on one tensor-parallel GPU. The first matmul has twice as many columns."""
     tokens: Expression
-    """Number of tokens, as a number or as an expression of the integer arguments in a captured call."""
+    """Number of tokens: a number, or an expression that uses the integer arguments of a captured call."""
     device: str
     """Name of the GPU according to the driver, as `torch.cuda.get_device_name()` returns it."""
     dtype: str | None = None
     """Quantization in the engine's notation, such as `fp8_w8a8`, or None if the layer is not quantized."""
     block: tuple[int, int] | None = None
-    """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
+    """Rows and columns (n, k) of a block of weights with a common scale, or None if scales are not per block."""
     by_row: bool = False
     """Whether each row of the weights has its own scale. SGLang's file names contain this property."""
 
@@ -95,7 +95,7 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """Return the number of tokens in a captured call. `call` has its integer arguments, keyed by name.
+        """Return the number of tokens in a captured call. `call` maps names of integer arguments to values.
 
         Raises:
             UsageError: The expression uses an unknown argument, or its value is not a positive integer.

@@ -87,7 +87,7 @@ def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
 def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
     """Yield (columns, metrics) of each launch in a file with a row per launch.
 
-    The first row has the units of the metrics.
+    The first of `rows` has the units of the metrics.
     """
     units = next(rows, {})
     if units.get("ID"):
@@ -109,7 +109,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # Kilobytes are rounded.
+        code["smem_bytes"] = static + dynamic if exact else None  # Unknown if rounded to kilobytes
     return ForeignResult(
         {},
         Outcome.OK,

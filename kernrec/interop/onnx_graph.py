@@ -19,7 +19,7 @@ MOST_BYTES = 2 << 30
 _SMALL = 1024
 """Maximum number of elements in a constant that is kept, because it may contain a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
-"""kernrec's data types, keyed by ONNX element type. kernrec's ops do not support other element types."""
+"""kernrec's data types, keyed by ONNX element type. Other element types are not supported."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -74,7 +74,7 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only node that reads a node's first output, or None if there is none or the model returns it."""
+        """Return the only reader of a node's first output, or None if it has no single reader or is a model output."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
@@ -96,7 +96,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # protobuf's own errors do not help users.
+    except Exception:  # Hide protobuf's errors, which do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -108,7 +108,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
                 tensor.ClearField(values)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # Shape inference raises various C++ errors.
+    except Exception as error:  # Shape inference raises various C++ errors, so catch all.
         reason = str(error).strip().splitlines() or ["no reason given"]
         raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
     return _graph(onnx, inferred)
@@ -156,7 +156,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = _node(onnx, node)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # Nodes with only constant inputs are computed once, when the model is loaded.
+            # Runtimes compute nodes with only constant inputs once, at loading. So treat the outputs as constants.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)

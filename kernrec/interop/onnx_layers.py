@@ -138,7 +138,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Return whether operand b of a matmul is a transposed constant. If so, the weights are stored as (n, k)."""
+    """Return whether a matmul's weights are stored as (n, k), because operand b is a transposed constant."""
     before = graph.writer(node, 1)
     if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
         return False
@@ -176,7 +176,7 @@ def _same(values: Any) -> int | None:
 def _rows(op: str) -> _Read:
     """Return a function that converts a node to a problem of `op`.
 
-    It returns None if the node does not work along the last axis.
+    The function returns None for a node that does not work along the last axis.
     """
 
     def read(graph: Graph, node: Node) -> Problem | None:

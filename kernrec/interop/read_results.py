@@ -1,8 +1,8 @@
 """Detect the format of a file that another tool wrote, and read its results or configs.
 
-`FORMATS` lists the supported formats. The first format whose pattern, file ending or JSON member matches applies. Some
-formats contain configs but no times, so they cannot be imported as measurements. A Triton call file can refer to such a
-file as its `configs`, so that kernrec ranks these configs for another GPU.
+`FORMATS` lists the supported formats. A file has the first format in this list whose pattern, file ending or JSON
+member matches. Some formats contain configs but no times, so they cannot be imported as measurements. A Triton call
+file can refer to such a file as its `configs`, so that kernrec ranks these configs for another GPU.
 """
 
 import re
@@ -45,7 +45,7 @@ class Format:
     It may raise `ValueError`, `UsageError` or `CutShort`.
     """
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only configs, or None if kernrec has none for this format.
+    """Function that reads only configs, or None if kernrec cannot read configs of this format.
 
     It may raise the errors of `results`.
     """
@@ -169,7 +169,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # The file has the tunable names of the Triton function.
+    if kind.results is not None:  # The names are already those of the function.
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

@@ -52,7 +52,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """Measured problem, as far as a file or the user states it. Unknown parts are None or empty."""
+    """Parts of the measured problem that a file or the user states. Unknown parts are None or empty."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -95,7 +95,7 @@ class ReadOptions:
     """Information about a file of results that the file itself lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that are tunables, or macros that the spec fixes. Empty if unknown."""
+    """Columns of a table that are tunables or macros with fixed values in the spec. Empty if unknown."""
     mapped: "tuple[MappedColumn, ...]" = ()
     """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class ForeignResults:
     device: str | None
     """Name of the GPU, or None if the file does not state it."""
     kernel: str | None
-    """Name of the kernel, or None if the file does not state it once for all results."""
+    """Name of the kernel of all results, or None if the file does not state one."""
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
     """Number of incomplete entries that were dropped from the end of a truncated file."""
@@ -306,7 +306,7 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT does not pad seconds to two digits, which fromisoformat requires.
+        # KTT's times need strptime, because fromisoformat rejects seconds with a single digit.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):

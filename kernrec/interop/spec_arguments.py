@@ -43,7 +43,7 @@ class SpecTensor:
     """Tensor of a drafted spec: the buffer behind a pointer, or a device variable."""
 
     parameter: Parameter
-    """Kernel parameter or device variable whose contents the tensor provides."""
+    """Kernel parameter or device variable that gets its content from the tensor."""
     role: str
     values: str | None = None
     dtype: str | None = None
@@ -68,7 +68,7 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Names of dimensions in the spec, keyed by their name in the source, and also by their name in the spec."""
+    """Name of each dimension in the spec, keyed by its name in the source and by its name in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
     """Value of each dimension, keyed by its name in the spec. A value is None if the user must fill it in."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class SpecArguments:
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """Name of the tensor or dimension for each parameter, keyed by the parameter's name in the compiled code."""
+    """Name of the tensor or dimension behind a parameter, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
     """Names in the source of the device variables whose contents are tensors."""
     unset: str = ""
@@ -109,12 +109,12 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Set the contents of index arrays so that the indices cover the full range of the tensor that they index.
+        """Fill each index array with indices that cover the full range of the tensor that the array indexes.
 
         All buffers must have shapes, so call `size_buffers` first.
 
         Args:
-            indexes: Use of index arrays in the compiled code, keyed by the parameter of the index array.
+            indexes: How the compiled code uses each index array, keyed by the array's parameter.
         """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
@@ -163,7 +163,7 @@ class SpecArguments:
     def _usual_size(self, lanes: int) -> str | None:
         """Return the default size of a buffer, which is the product of the two largest dimensions.
 
-        Return None if there are no dimensions, or if it is unknown which are the largest.
+        Return None if there are no dimensions, or if the two largest are unknown.
         """
         names = [name for name, size in self.dims.items() if size != 0] or list(self.dims)
         if len(names) > 2:
@@ -300,7 +300,7 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return the text with which a spec writes a null pointer, a pointer or a structure.
+    """Translate an argument that is a null pointer, a pointer or a structure to the notation of a spec.
 
     Return an empty string for any other value.
     """

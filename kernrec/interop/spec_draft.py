@@ -52,7 +52,7 @@ _WHEELS = (
     ("curand", "nvidia-curand"),
     *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
 )
-"""Pairs (start of a header's name, wheel that has the header), for headers that the extras may not bring."""
+"""Pairs (start of a header's name, wheel with the header), for headers that kernrec's extras may not install."""
 _AXES = "xyz"
 _BLOCKS = {
     1: ((64,), (128,), (256,), (512,)),
@@ -87,7 +87,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    with suppress(UsageError, CompileError):  # The kernel may not accept the values.
+    with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
         complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
     return replace(draft, chosen=(*named, *chosen))
@@ -119,7 +119,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _with_defines(self, text: str) -> str:
-        """Append the user's macros to a source text. For the host code, the last definition of a macro applies."""
+        """Append the user's macros to a source text, where they override earlier definitions."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
@@ -140,7 +140,7 @@ class _Drafter:
     def _filled(self) -> dict[str, str]:
         """Return the values of device variables that the host code sets, keyed by variable.
 
-        A variable that is a single integer with an unknown value is left out.
+        Single integers with an unknown value are left out.
         """
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
@@ -317,7 +317,7 @@ class _Drafter:
 
     def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
-        if block == [MARK] and self.launch is not None:  # The host code may refer to the block.
+        if block == [MARK] and self.launch is not None:  # The grid may use these names.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:
@@ -381,7 +381,7 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # Block in the host code
+        own = self.launch.block if self.launch and self.launch.block else ()  # Block of the host code's launch
         while own and own[-1] == 1 and len(own) > 1:
             own = own[:-1]
         if not blocks:
@@ -394,7 +394,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Create a tunable for the block's extent along each axis on which the blocks to try differ.
+        """Return what `_block` returns, with a tunable for each axis along which the blocks to try differ in extent.
 
         For the result, see `_block`.
         """
@@ -447,7 +447,7 @@ class _Drafter:
         block = []
         for axis in _AXES[: self.facts.block_axes].upper():
             names = [f"{word}{axis}" for word in ("B", "BLOCK_", "BLOCK_SIZE_", "BLOCK_DIM_", "BLOCKDIM_")]
-            names.append(f"block_size_{axis.lower()}")  # The convention of Kernel Tuner
+            names.append(f"block_size_{axis.lower()}")  # Kernel Tuner's name
             if self.facts.block_axes == 1:
                 names += ["BLOCK", "BLOCK_SIZE", "BLOCKSIZE", "BLOCK_DIM", "THREADS", "NUM_THREADS", "NTHREADS", "TPB"]
             name = next((name for name in names if name in by_macro), None)

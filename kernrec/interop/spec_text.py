@@ -70,7 +70,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise `UsageError` if a spec contains `MARK`, so that parts remain to be filled in.
+    """Raise `UsageError` if a spec contains `MARK`, which marks parts that the user must still fill in.
 
     The message has `place` and the line numbers of these parts.
     """

@@ -180,7 +180,7 @@ INVALIDITIES = {
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # Spelling in benchmark_hub
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # misspelled in benchmark_hub
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
@@ -274,7 +274,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         spellings: dict[float, str] = {}
         for name, factor in units.items():
             if name:
-                spellings.setdefault(factor, name)  # The first name is the short one.
+                spellings.setdefault(factor, name)  # The short name comes first, so keep it.
         listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
@@ -327,7 +327,7 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""Op, and the header members with its dimensions, keyed by the prefix of the kernel family."""
+"""(op, header members with the op's dimensions), keyed by the prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:

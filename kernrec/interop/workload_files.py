@@ -40,8 +40,8 @@ def find_workload(
     Args:
         name: Name of a shipped workload, path of a file, or path of a folder with a model's `config.json`.
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
-        context: Number of tokens that a generated token attends to, or, for the phase `prefill`, in the prompt. None
-            selects the default of the workload.
+        context: Number of tokens that a generated token attends to. For the phase `prefill`, the number of tokens in
+            the prompt. None selects the workload's default.
         phase: Phase of a model with a `config.json`, `decode` (default) or `prefill`. None for other workloads.
 
     Raises:
@@ -86,7 +86,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Read an ONNX workload in a separate process (`onnx_layers`), because the model is untrusted."""
-    import tempfile  # Other workloads do not need this import.
+    import tempfile  # imported here, because only ONNX needs it
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -229,7 +229,7 @@ def append_query(path: Path, problem: Problem) -> None:
         try:
             os.write(
                 descriptor, json.dumps(line).encode() + b"\n"
-            )  # A single write keeps lines of concurrent programs apart.
+            )  # Write once, so that lines of concurrent programs do not mix.
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -3,8 +3,9 @@
     request.py             the request for a measuring campaign, its strategies and its result
     collect.py             one campaign on this machine: choose, measure, store, stop
     problems.py            the problems of a campaign, and the configs to measure for each of them
-    refine_planner.py, search_rounds.py, gpu_plan.py
-                           the choosers of the strategies refine; guide and genetic; plan
+    refine_planner.py      chooser of `--strategy refine`: decides what to measure next
+    search_rounds.py       chooser of `--strategy guide` and `--strategy genetic`
+    gpu_plan.py            chooser of `--strategy plan`
     doctor.py              diagnosis of what this machine can measure
     campaign/   the main loop, the interface of choosers, the compile queue, the journal, the transfer to the database
     worker/     the process that owns the GPU, and its client, which restarts the process after a crash

@@ -30,7 +30,7 @@ class OpCoverage:
     configs: int = 0
     """Number of distinct combinations of config, problem and operating point that were measured for the op."""
     energies: int = 0
-    """Number of these combinations for which energy was measured."""
+    """Number of the combinations in `configs` for which energy was measured."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _standard_layers() -> _Layers:
 
 
 def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
-    """Return the coverage of each GPU that has measurements or recordings, starting with the most measured layers.
+    """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
 
     Raises:
         UsageError: A database cannot be read.

@@ -1,4 +1,4 @@
-"""Plan the measurements of a GPU if the user names no problem: fixed part, survey, then the most uncertain configs.
+"""Plan the measurements of a GPU if the user names no problem. The plan has three parts:
 
     fixed part  configs that are the same on every GPU (kernrec.kernel.space)
     survey      some configs of every kernel, spread over the kernel's space
@@ -131,11 +131,11 @@ class Survey:
 USUAL_BUDGET_S = 600.0
 """Default time budget of a plan, in seconds."""
 _FIXED_SHARE = 0.1
-"""Maximum fraction of the remaining time for each problem of the fixed part."""
+"""Maximum fraction of the remaining time for each problem of the plan's fixed part (`fixed_problems`)."""
 _ENERGY_EVERY = 5
-"""Distance, in visits, from one visit that measures energies to the next.
+"""Number of visits from one that measures energies to the next.
 
-The distance is odd, so that visits of both the survey and the planner measure energies.
+The number is odd, so that the visits of both the survey and the planner, which alternate, measure some energies.
 """
 
 
@@ -148,8 +148,7 @@ class GpuPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # number of configs measured for the planner minus number measured for the survey, since the survey's first
-        # round
+        # configs measured for the planner minus configs measured for the survey, after the survey's first round
         self._ahead = 0
         self._visits = 0
 

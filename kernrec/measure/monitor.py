@@ -72,7 +72,6 @@ def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
 
 
 def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """Return (joules, source): from the energy counter or, without a usable counter, from the power samples."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
         return last - first, "counter"
@@ -111,7 +110,7 @@ class TraceFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError):
             self._file.close()
-            if kind is not None:  # The command could not be started.
+            if kind is not None:  # The command could not be started, so delete the file.
                 self.path.unlink()
         if self._full is not None:
             raise UsageError(cannot_be("written", self.path, self._full)) from None
@@ -205,7 +204,7 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # These signals arrived while the command was starting.
+            for number in received:  # Pass on signals that arrived while the command was starting.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):

@@ -21,13 +21,13 @@ from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 
 FORECAST_S = 600.0
-"""Further seconds of measuring for which a result predicts how much the regret would decrease."""
+"""Seconds of further measuring for which `Refined.forecast` predicts the decrease of the regret."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
 """Initial estimates of the seconds for preparing a problem and for measuring one latency, updated later."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
 """Standard deviation of the logarithm of a measured cost, equal to the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
-"""Number of visits between two checks whether the regret is below the bound that ends the refinement."""
+"""Number of visits between two checks whether the regret is low enough to end the refinement."""
 
 
 @dataclass(frozen=True)

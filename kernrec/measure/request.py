@@ -60,7 +60,7 @@ class CollectRequest:
     """Problems to measure; None for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
     database: Path
     gpu: str = "auto"
-    """GPU to measure on: `auto`, `all` (of a cluster or of its recording), an index, a UUID or a recorded name."""
+    """GPU to measure on: `auto`, `all` (of a cluster or recording), an index, a UUID or the name of a recorded GPU."""
     recording: Path | None = None
     """Database with a recording to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL

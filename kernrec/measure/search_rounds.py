@@ -35,7 +35,7 @@ The Pareto front has no exponents (None), because it minimizes no single product
 _ORDERED = 2
 """Minimum number of configs that must have run before the cost models can choose another round."""
 _LEAST_TOGETHER = 2
-"""Minimum number of configs in a visit, between two runs of the reference kernels, if the round has that many."""
+"""Minimum number of configs in a visit, because each visit also costs a run of the reference kernels."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class SearchRounds(Chooser):
     def _begin_round(self) -> bool:
         """Begin another round of latency measurements, and return whether it has any configs."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # There are too few results to choose better configs than in the first round.
+            return False  # Wait: there are too few results to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

@@ -1,12 +1,12 @@
 """Compute metrics of caches, DRAM and atomic units from the memory requests that emulated thread blocks made.
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) whose sectors are all in this L1
-                         before any warp requests them in that run
+    reuse.wait.<KiB>     fraction of loads of a warp that find all their sectors in this L1. If several warps load a
+                         sector in one run of a basic block, it counts as found only if the first warp finds it
     again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
                          data in between; missing if it is 0 for every size
-    run.read             average length in bytes of the contiguous runs that a block reads; run.write likewise
-    run.read.x, .y, .z   fraction of these runs that the next block along the axis continues; likewise for writes
+    run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
+    run.read.x, .y, .z   fraction of these runs that the next block along this axis continues; run.write.x likewise
     atomic.own           probability that two atomic operations of one block access the same sector
     atomic.meet          probability that two atomic operations of different blocks access the same sector
     atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
@@ -23,7 +23,7 @@ A kernel may assign tiles to blocks in an order of its own, for example column b
 In this case, the reads that two neighboring blocks share do not determine how much a hundred blocks share. Therefore,
 many consecutive blocks are emulated, and their reads before the first barrier are compared:
 
-    wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
+    wave.<buffer>.<n>    distinct sectors of a buffer that n consecutive blocks read, divided by those of one block
 
 for n = 2, 4, 8 and so on. Only one warp of each block is emulated. The ratio is assumed to be the same for the other
 warps and for the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange
@@ -58,8 +58,8 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """For each request of a unit (a sector or line), return the number of requests since the previous request of the
-    same unit. The number is very large if there was no previous request.
+    """Return, for each request, the number of requests since the previous request of the same unit (sector or line).
+    The number is very large if there was no previous request.
     """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
@@ -87,7 +87,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # A warp that requests a sector just after another warp waits as long as the other warp.
+    # Use the first request of a sector in a step: a warp that requests it just afterwards waits equally long.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -110,8 +110,8 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `run.read` and `run.write` of a block, each also with the suffix `.<axis>` for each axis along
-    which `neighbors` has the requests of the next block."""
+    """Yield the metrics `run.read` and `run.write` of a block, each also with the suffix `.<axis>` for each axis in
+    `neighbors`, which contains the requests of the next block along this axis."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -134,8 +134,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
 
-    In a row of blocks in which each block accesses sectors like `own`, this is the number of runs that start in each
-    block. If two blocks share the last sector of a run, the second block also continues the run.
+    If every block of a row accesses sectors like `own`, this is the number of runs that start in each block. A block
+    also continues a run whose last sector it shares with the previous block.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
@@ -203,8 +203,8 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the reads of neighboring blocks
-    already give this information.
+    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the grid is small or has several axes,
+    or if neighboring blocks share few reads.
 
     Args:
         budget: Maximum number of PTX instructions of a block.
@@ -221,7 +221,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Blocks are emulated up to this barrier at most.
+    # Last barrier up to which blocks may be emulated.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
@@ -245,7 +245,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        # Most blocks exceed the budget, and some wait for warps that were not started.
+        # Ignore errors: most blocks exceed the budget, and some wait for warps that were not started.
         with contextlib.suppress(EmulationError):
             emulation.run([block])
     return FirstReads(emulation.accesses())

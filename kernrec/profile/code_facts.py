@@ -77,8 +77,8 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, these are all
-    symbols in the code.
+    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, return all
+    symbols.
     """
     read: set[str] = set()
     for ins in function.instructions:
@@ -106,7 +106,7 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the arguments that set variables: a mapping from the position of the argument to the variable.
+    """Return the variables that arguments set, keyed by the position of the argument.
 
     An argument sets a variable if both have the same name and there are more arguments than the kernel's number of
     `parameters`.

@@ -23,8 +23,8 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element type with which the emulator copies elements through a tensor map, for data types that the emulator names
-differently.
+"""Element types that the emulator uses to copy elements through a tensor map, keyed by data type. If a data type is
+missing, the emulator uses the same name.
 """
 _ODD = 0x5B
 """Value with which integer workspaces are filled before a launch. It is arbitrary."""

@@ -1,9 +1,9 @@
 """Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
 The cache key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem,
-the code, the launch, the instruction budget of a block, and the emulator's sources. Instructions that are counted in
-machine code also depend on the architecture. Instructions that are counted in PTX do not, so profiles for another GPU
-then need no further emulation. Errors are cached, too.
+the code, the launch, the instruction budget of a block, and the emulator's sources. If instructions are counted in
+machine code, the key also contains the architecture. If they are counted in PTX, it does not, so profiles for another
+GPU need no further emulation. Errors are cached, too.
 """
 
 import json

@@ -71,7 +71,7 @@ def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled)
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with `:16` for a multiple of 16."""
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`. The suffix `:16` marks multiples of 16."""
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

@@ -4,18 +4,19 @@ The descriptions are in the order of the kernel's parameters. If there are more 
 set `__constant__` and `__device__` variables by name:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
-    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows elements that a kernel does not write; with
-                       `unwritten:` a buffer that nothing wrote: `kernrec check` reports reads of it
+    a=zeros:f32[4096]  a buffer of zeros. `nan:` fills it with NaNs, to show elements that a kernel does not write, and
+                       `unwritten:` marks it as not written yet, so that `kernrec check` reports reads of it
     a=@values.npy      a buffer with the content of a NumPy file
-    a=texture(linear,wrap,normalized):u8[480x640]   a texture or surface over a buffer of this shape, slowest extent
-    a=texture(channels=4):@values.npy               first, with the modes of a `texture` table in a kernel.toml
-    a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first, with
-                       `steps=1x2` (element strides) and `nan` (outside of the tensor); of a file too
+    a=texture(linear,wrap,normalized):u8[480x640]   a texture over a buffer of this shape, slowest extent first, with
+                       the modes of a `texture` table in a kernel.toml; for a surface, write `surface` instead
+    a=texture(channels=4):@values.npy               a texture over the content of a NumPy file; maps likewise
+    a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first;
+                       `steps=1x2` sets the element strides, and `nan` reads NaN outside of the tensor
     a=f32:2.5          a buffer of one element with this value
     p=x+1024           a pointer to element 1024 of the buffer x
     p=null             a null pointer
     i32:4096           a number passed by value: i8 to i64, u8 to u64, f16, f32 or f64
-    s=struct(f32:1,i32:2)   a structure passed by value, laid out as C does; or its bytes, s=bytes:0000803f02000000
+    s=struct(f32:1,i32:2)   a structure passed by value, laid out as C does; equal to s=bytes:0000803f02000000
 """
 
 import math
@@ -65,7 +66,7 @@ class BufferDescription:
     shape: tuple[int, ...] = ()
     """Extents of the buffer, slowest first."""
     value: float | int | None = None
-    """Value of each element. If it is None, the buffer is filled as `fill` says."""
+    """Value of each element. If it is None, `fill` determines the values."""
 
     @property
     def elements(self) -> int:
@@ -219,8 +220,8 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse `content`, the part of the description `text` that describes a buffer. Error messages show a texture or
-    tensor map as `view`.
+    """Parse `content`, the part of the description `text` that describes a buffer. `view` is an example of a texture or
+    tensor map for error messages.
     """
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))

@@ -1,6 +1,6 @@
 """Fit the static profile of a launch to the event counts of a few small emulated launches.
 
-This module does not import the emulator.
+This module does not import the emulator, so importing it is fast.
 
 A kernel reads its dimensions at run time. The code of a block is therefore the same for all problem sizes, and only the
 number of blocks and the trip counts of the loops differ:
@@ -8,8 +8,8 @@ number of blocks and the trip counts of the loops differ:
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
 Emulating a few small problems of full tiles (probes) determines the coefficients exactly. There is one more probe than
-there are unknown coefficients, to check that the launch has this form. A partial tile at the edge of a problem counts
-as a full tile, because its block takes as long.
+there are unknown coefficients, to check that the equation holds. A partial tile at the edge of a problem counts as a
+full tile, because its block takes as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ COUNTS_VERSION = 2
 """Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
 `analyze` profiles stored configs again."""
 VERSION = "version"
-"""Name of the metric of a sampled launch that contains the `COUNTS_VERSION` of its counts."""
+"""Name of the metric that states the `COUNTS_VERSION` of a sampled launch."""
 
 Terms = Mapping[str, int]
 """Number of times that each part of a launch is executed, keyed by part. `block` stands for the number of thread
@@ -141,7 +141,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the name that the kernel `name` of the source has in the PTX, where names may be mangled.
+    """Return the PTX name, which may be mangled, of the kernel that is called `name` in the source.
 
     Raises:
         KernrecError: the PTX has no such kernel, or several.
@@ -181,4 +181,4 @@ class ProfileFailure:
     message: str
     """Reason in one line."""
     stopped: bool = False
-    """Whether the compiler exceeded its time or memory limit. It may then do so for every config of the source."""
+    """Whether the compiler exceeded its time or memory limit. If so, other configs of the source may do so too."""

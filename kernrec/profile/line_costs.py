@@ -65,7 +65,7 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
     Args:
         module: Module that was compiled with line information.
         launch: The launch. The emulated blocks change its buffers.
-        place_of: Function that returns the source line of a PTX line. Line number 0 means that there is none.
+        place_of: Function that returns the source line of a PTX line, with line number 0 if there is none.
     """
     total = prod(launch.grid)
     start = max(0, total // 2 - SAMPLED_BLOCKS // 2)
@@ -97,7 +97,7 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                # Local memory is interleaved by lane.
+                # Local memory is interleaved by lane, so a warp's access moves only full sectors.
                 access.moved += counts.bytes // 32 if space == "local" else counts.moved
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)

@@ -152,8 +152,8 @@ def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Pr
     return fit_profile(terms, counts) if terms else None
 
 
-_Profiles = list[list[tuple[int, LaunchProfile]]]  # For each variant, its (architecture, profile) pairs.
-# Maximum number of variants per process that are compiled and wait to be emulated. This limits memory.
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of each variant
+# Maximum number of compiled variants per process that wait to be emulated, to limit memory.
 _MOST_WAITING = 4
 
 

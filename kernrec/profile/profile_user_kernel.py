@@ -29,7 +29,7 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Maximum number of tasks per process that wait to be run. This limits memory.
+_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory.
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -92,8 +92,8 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config, unless a task for an equivalent config is running. If the result is already known,
-        yield it instead.
+        """Start a task for a config, or add the config to the running task of an equivalent config. If the result is
+        already known, yield it instead.
         """
         kernel, target = self._kernel, self._target
         try:
@@ -193,14 +193,8 @@ def _sample(
 ) -> list[LaunchProfile]:
     """Return the profiles of a config. Worker processes run this function.
 
-    A problem cannot be pickled, so its data type, layout and dimensions are passed instead.
-
-    Args:
-        dtype: data type of the problem.
-        layout: layout of the problem.
-        dims: dimensions of the problem.
-        plain: the fields `sm`, `folder` and `budget` of the `ProfileTarget`.
-        compiled: compiled code of the config.
+    A problem cannot be pickled, so its data type, layout and dimensions are passed instead. `plain` contains the fields
+    `sm`, `folder` and `budget` of the `ProfileTarget`.
     """
     # Import this module late, because it imports the emulator, which only worker processes need.
     from kernrec.profile.sample_profile import profile_by_sampling

@@ -3,7 +3,7 @@
 The code of PTX is fixed, so a `Kernel` made from PTX can only vary the shape of the block. The code also fixes the
 block shape if it declares a block size, if it never reads the block size, or if it uses shared memory, whose layout
 probably depends on the block size. Otherwise, kernrec also tries other block shapes that cover the same threads. It
-assumes that they give the same result, and a note tells the user so.
+assumes that other shapes give the same result, and tells the user so in a note.
 """
 
 import math
@@ -65,7 +65,7 @@ class FileLaunch:
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Registers and memory of each kernel, keyed by name. There are none for a PTX file."""
+    """Registers and memory of each kernel, keyed by name. Empty for a PTX file."""
     unset: str = ""
     """Note on `__constant__` and `__device__` variables that no argument sets, or an empty text if there are none."""
 
@@ -148,8 +148,8 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Change the values of buffers of random integers that the kernel uses as indices into other buffers, so that the
-    values cover all valid indices.
+    """Change buffers of random integers that the kernel uses as indices into other buffers, so that they cover all
+    valid indices.
 
     Args:
         function: The kernel.
@@ -250,8 +250,7 @@ def kernel_of_ptx(
         grid, block: number of blocks and of threads per block along x, y and z: one to three extents each.
         arguments: descriptions of the arguments, as `kernrec check` accepts them.
         shared: dynamic shared memory per block in bytes.
-        captured: whether the launch was captured from a running program, so that variables without content are known to
-            be zero.
+        captured: whether the launch was captured from a running program. If so, variables without content are zero.
 
     Raises:
         UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
@@ -360,8 +359,8 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Change the values of tensors of random integers that the kernel uses as indices into other tensors, so that the
-    values cover all valid indices.
+    """Change tensors of random integers that the kernel uses as indices into other tensors, so that they cover all
+    valid indices.
 
     Args:
         tensors: the spec's table of tensors, which is changed in place.

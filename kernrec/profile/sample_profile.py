@@ -11,21 +11,21 @@ enough, it omits all ends that represent few blocks. Blocks that are omitted cou
 
 A sampled profile has these metrics in addition to the emulator's counters:
 
-    rounds              waits of a block for global memory, where concurrent loads count once, and between two barriers
-                        only those of the warp that waits most
+    rounds              number of times that a block waits for global memory. Concurrent loads count as one wait, and
+                        between two barriers, only the warp with the most waits counts
     overlapped          fraction of these waits during which other warps of the block have work
                         (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clock cycles of the slowest warp between barriers without waits for memory, times the number of
-                        warps of a block
-    stretch.<n>.<class> machine instructions by stretch of the code, if it has several
+    chain               clock cycles, except waits for memory, of the slowest warp between each two barriers, times the
+                        number of warps of a block
+    stretch.<n>.<class> machine instructions of each stretch of the code, if the code has several stretches
                         (`kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
-    touch.<buffer>.read distinct sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from
-                        one block to the next along that axis; likewise for writes
+    touch.<buffer>.read distinct sectors that a block reads; touch.<buffer>.write likewise. The suffix `.x`, `.y` or
+                        `.z` means the fraction that the next block along this axis reads in addition
     instructions        number of instructions of the code
-    crowded.runs        executions per warp of the code with the most live registers, which the assembler spills
+    crowded.runs        executions per warp of the code with the most live registers, where spills are likely
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
 
@@ -33,8 +33,8 @@ It also has the metrics of `cache_behavior`.
 
 If some blocks do more work than others (`kernrec.profile.uneven_blocks`), one block is sampled for each level of work,
 and there are two more metrics. `idle` is the fraction of blocks without work. `longest` is the number of machine
-instructions of the longest block, divided by that of the average block with work. In this case, all counts describe the
-average block with work.
+instructions of the longest block, divided by that of the average block with work. All counts then describe the average
+block with work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,10 +87,10 @@ AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 """Options for emulating the blocks of a sample."""
-# Maximum number of instructions for emulating all blocks at the ends of the grid of a launch.
+# Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that must be from a buffer. Otherwise, sharing of the buffer is not measured."""
+"""Minimum fraction of a block's reads that come from a buffer whose sharing between blocks is measured."""
 _EDGE_SHARE = 0.02  # An end that represents at least this fraction of the grid's blocks is always emulated.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks whose live registers exceed this fraction of the maximum are assumed to spill.
@@ -209,8 +209,8 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Parse PTX, and return (module, cache). The cache is an empty dictionary for modules with merged memory accesses,
-    keyed by kernel.
+    """Parse PTX, and return (module, empty dictionary). The caller stores modules with merged memory accesses in the
+    dictionary, keyed by kernel.
 
     Configs that differ only in their launches have the same PTX, so the result is cached.
     """
@@ -316,7 +316,6 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
     barriers, only the slowest warp counts. Both numbers are sums over several thread blocks.
 
     Args:
-        emulation: The launch.
         runs: Number of executions of each basic block by each warp of a block; (basic blocks, warps).
         clk_of_pieces: Number of clock cycles that one execution of each of `emulation.pieces` takes.
     """

@@ -18,13 +18,11 @@ from kernrec.op import inputs as op_inputs
 from kernrec.util.files import check_input
 
 MAPPED = sys.platform == "linux"
-"""Whether this system can map memory several times, so that an array of repeated values takes no more memory than the
-values once.
-"""
+"""Whether this system can map the same memory several times, so that repeated values need memory only once."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
-_MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
+_MOST_PIECES = 4096  # Maximum number of mappings per array, because Linux allows 65,530 per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
@@ -74,8 +72,8 @@ ELEMENTS = {
 """NumPy type of each data type. bf16 and 8-bit floating-point numbers are stored as integers of the same bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats them in the same
-memory, to save memory."""
+"""Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats these values, which
+share memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.

@@ -45,7 +45,7 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a spec from a `TritonCall`, with names in kernrec's spelling and Triton's specialization."""
+    """Builder of a spec from a `TritonCall`. It spells names as kernrec does, and specializes code as Triton does."""
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
@@ -106,7 +106,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Shared memory holds num_stages - 1 loop steps, and the block is computing one of them.
+                    # Shared memory holds num_stages - 1 loop steps. One is being computed, the others are prefetched.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -235,7 +235,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # Each config has its own value of this constant.
+                extents.append(extent.lower())  # The value of this constant depends on the config.
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {

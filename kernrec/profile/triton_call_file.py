@@ -7,7 +7,7 @@ The file is written by hand, or captured from a running program (`kernrec.triton
                                     # or extents: ["ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)"]
     flops = "2 * M * N * K"         # optional
 
-    [arguments]                     # by parameter
+    [arguments]                     # keyed by parameter
     a = { dtype = "f16", shape = ["M", "K"] }
     b = { dtype = "f16", shape = [64, 128], strides = [256, 1] }   # a view
     expert = { values = "routing-{M}.npy" }   # values that affect addresses or branches; {M} is an integer argument
@@ -57,9 +57,9 @@ class TritonCall:
     grid: str | Sequence[Any] | Callable[..., Any]
     """The grid: its extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs. None stands for those of the autotuner or, without autotuner, for Triton's default options."""
+    """Configs. None stands for the autotuner's configs or, if there is no autotuner, Triton's default options."""
     flops: str | None = None
-    """Expression for the number of floating-point operations, or None."""
+    """Expression for the number of floating-point operations. None if it is not stated."""
     place: str = "the call"
     """Name of this launch in error messages."""
     configs_file: Path | None = None
@@ -147,7 +147,7 @@ def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
 
 
 def _file_of(module: str) -> Path:
-    """Return the file of a module. This does not import its package, which may take seconds or need a GPU."""
+    """Return the file of a module. Do not import its package, because that may take seconds or need a GPU."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

@@ -45,12 +45,11 @@ class Level:
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Group the blocks of a one-dimensional grid by how much work they do, and return the distinct amounts in block
-    order.
+    """Group the blocks of a one-dimensional grid by how much work they do, and return the groups in block order.
 
-    Blocks are only emulated if the code suggests that the amounts differ: a loop stores to global memory, or the last
-    blocks end at once while the first does not. Without such a hint, or if no branch depends on the block, the result
-    is empty. The first and the last block are ignored, because their tiles may be partial.
+    Blocks are only emulated if the code suggests that they do different work: a loop stores to global memory, or the
+    last blocks end at once while the first does not. Without such a hint, or if no branch depends on the block, the
+    result is empty. The first and the last block are ignored, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -129,7 +128,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # Blocks of the current level that were emulated.
+    alike = [blocks[0]]  # Emulated blocks that do equal work.
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)

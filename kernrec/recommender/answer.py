@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LIMIT_STEP_W = 10.0
 """Step in watts between the power limits that `saving_of` tries for a config estimated only at the default limit."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Maximum slowdown, as a fraction, that counts as none. Two measurements may drift apart by this much."""
+"""Maximum slowdown, as a fraction, that does not count as a loss. Two measurements may drift apart by this much."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
 """Minimum energy saving, as a fraction, that deserves a note. Two measurements may drift apart by this much."""
 
@@ -50,13 +50,13 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return the recommendations for the candidates in `picked`, which have ranks. The recommendations for the
-    candidates in `beside` follow, without ranks.
+    """Return recommendations with ranks for the candidates in `picked`, followed by recommendations without ranks for
+    the candidates in `beside`.
 
     Args:
         picked: operating point and position of each candidate, best first.
         objective: objective whose costs determine the ranks.
-        alike: number of similar configs that each candidate in `picked` represents; 0 for each by default.
+        alike: number of similar configs that each candidate in `picked` represents; by default, 0 for every candidate.
         beside: operating point and position of additional candidates.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
@@ -86,7 +86,7 @@ def build_recommendations(
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
                 occupancy=occupancy,
-                # The costs of these two reference configs are valid at the first operating point.
+                # Both references keep their costs at the first operating point, whatever the candidate's `point` is.
                 fastest=fastest,
                 heuristic=heuristic,
                 measurement=None if measured is None else _measured_on(measured),
@@ -105,9 +105,9 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the values from which `build_recommendations` makes its recommendations. The engine computes one item for
-    each candidate in `picked`, and then one for each candidate in `beside`. The last item is the latency and energy of
-    the fastest candidate. The arguments are those of `build_recommendations`."""
+    """Return the list of values from which `build_recommendations` makes its recommendations. The list has one item for
+    each candidate in `picked`, then one for each candidate in `beside`, then the latency and energy of the fastest
+    candidate. The arguments are those of `build_recommendations`."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -170,7 +170,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     predicts how time and energy change at lower power limits.
 
     Returns:
-        The saving, or None if it is too small to mention, or if the query sets a power limit or clock.
+        The saving. None if it is too small to mention, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
@@ -249,7 +249,7 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # For one kernel, the default limit comes first, as the reference. Select at the requested limit instead.
+        # The first operating point has the default limit, which is only the reference. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = (
@@ -265,7 +265,7 @@ def answer(
         heuristic = build_recommendation(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
         if kernel.table.kernel.declares_problem:
-            context = None  # Backends run only the problems of ops.
+            context = None  # Backends run only the problems of ops, so omit baselines.
     remarks: list[Remark] = [partial(of_inputs, query.inputs), of_recommendations(candidates, recommendations, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, recommendations[0]))

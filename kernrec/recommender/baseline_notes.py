@@ -81,7 +81,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text for a problem without baselines. It says for which problems of the op backends were recorded."""
+    """Return a text that lists which problems of the op were recorded, for a problem without baselines."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
@@ -95,7 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types in which backends were recorded for an op, and the data types that run about as fast."""
+    """Return the data types of an op in which backends were recorded, or that run about as fast as a recorded one."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -105,8 +105,8 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
-    """Return the error for a problem that has neither a kernel nor a baseline. It has the type of `reason`. Its message
-    is that of `reason`, followed by the reason why there is no baseline."""
+    """Return the error for a problem that has neither a kernel nor a baseline. The error is a copy of `reason` whose
+    message also says why there is no baseline."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     there = "; ".join(_refusal_texts(refused, backends))

@@ -37,7 +37,7 @@ NEARLY = 0.02
 """Maximum relative difference between two latencies that count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
-"""Two of the sources of a baseline, which the module's docstring describes."""
+"""Two values of `Baseline.source`, which the module's docstring describes."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -146,7 +146,7 @@ class Baseline(JsonForm):
 
 
 def short_title(name: str) -> str:
-    """Return a short title of a GPU, such as `A100` for a data-center GPU. Other titles only lose the word `NVIDIA`.
+    """Return a short title of a GPU: the model for a data-center GPU (`A100`), otherwise the title without `NVIDIA`.
 
     Args:
         name: catalog name of the GPU.
@@ -183,7 +183,7 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(published_predictions(recordings, predictions, backends))
-    # A recorded variant, such as static scales, replaces only the model's prediction for this variant.
+    # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -218,8 +218,8 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return the prediction for a problem. If the problem is a matmul with fewer than `FEW_ROWS` rows, its latency is
-    limited to the latency that a model learned for the matmul padded to `FEW_ROWS` rows."""
+    """Return `by_physics`. For a matmul with fewer than `FEW_ROWS` rows, its latency is limited to the latency that a
+    learned model predicts for the matmul padded to `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)

@@ -71,7 +71,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Predicted lead of the kernel over the problem's reference time, and the fraction of the lead that is kept."""
+        """Lead of the kernel over the problem's reference time, and the fraction of the lead left after shrinkage."""
         return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
@@ -85,12 +85,12 @@ class KernelCandidates:
 
     @property
     def costs(self) -> Costs:
-        """Costs of the kernel's C candidates, (points, C)."""
+        """Expected costs of the kernel's C candidates after all corrections, (points, C)."""
         return self._set.costs.part(self.part)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Costs of the kernel's C candidates according to the analytical model, (points, C)."""
+        """Costs that the analytical model predicts for the kernel's C candidates, without corrections, (points, C)."""
         first, costs = self.prediction.column, self._set.ranked.costed.limited.at(self._set.point_range)
         return costs.part(slice(first, first + len(self.rows)))
 
@@ -301,7 +301,7 @@ def candidate_set(
 
     Args:
         tables: static tables of the kernels that implement the problem on a GPU; at least one.
-        problem: problem of the data type and layout of the tables.
+        problem: problem with the data type and layout of the tables.
         points: operating points; at least one.
         models: trained models; None to use only the analytical model.
         whole_space: whether to estimate every config instead of only the most promising configs.

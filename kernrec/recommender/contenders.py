@@ -1,4 +1,4 @@
-"""Find the contenders, which are the configs that may be the best for a problem, and estimate expected losses.
+"""Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
 A comparison of two configs depends on how much of their errors they share. Each estimate states the error of the
 individual config separately (`costs.Estimates.own`). Half of the remaining variance is assumed to be common to all
@@ -30,7 +30,7 @@ MOST = 48
 LISTED = 8
 """Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
-"""Maximum number of features that relate problems. More features are projected onto this number at random."""
+"""Maximum number of features that relate problems. If there are more, random projection reduces them."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement. The medians of two sessions differ by about this fraction."""
 
@@ -281,8 +281,8 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Convert the 90 % interval of a measured cost to the standard deviation of its logarithm, at least
-    `_LEAST_NOISE`."""
+    """Return the standard deviation of the logarithm of a measured cost, given the ends of its 90 % interval. The
+    result is at least `_LEAST_NOISE`."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
@@ -295,7 +295,7 @@ class Regret:
     expected: float
     """Expected loss as a fraction of the best config's cost."""
     contenders: tuple[tuple[Key, float, float], ...]
-    """Key, expected cost in SI units, and probability to be the best config, for the most promising contenders."""
+    """Key, expected cost in SI units, and probability of being the best config, for the most promising contenders."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -309,10 +309,10 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected loss from running the recommended config instead of the config that is actually best.
+    """Return the expected losses from running the recommended config instead of the config that is actually best.
 
     Args:
-        candidates: candidates at one operating point, whose costs were predicted without measurements.
+        candidates: candidates at one operating point, with costs that were predicted without measurements.
         objective: objective of a query without bounds.
 
     Returns:

@@ -113,7 +113,7 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return all kernels with this name: the newest of each of the user's source files, then the library's."""
+        """Return kernels with this name: the newest from each of the user's source files, then the library kernel."""
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:

@@ -88,7 +88,7 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
     return None
 
 
-@lru_cache(maxsize=8)  # Enumerating a space may take long.
+@lru_cache(maxsize=8)  # Enumerating a space may take long, so keep recent spaces.
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
     constraints = getattr(kernel, field)
     relaxed = replace(kernel, **{field: constraints[:index] + constraints[index + 1 :]})
@@ -125,7 +125,7 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # The op does not accept these dimensions together.
+        except UsageError:  # The op refuses this size, so no kernel runs it.
             return False
         return _runs(spaces, changed)
 
@@ -148,7 +148,7 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
     for dtype, layout in others:
         try:
             other = op.problem(dtype, layout, **_sizes(problem))
-        except UsageError:  # Only some data types have scales and output types.
+        except UsageError:  # Skip data types without the problem's scales or output type.
             continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
         if _runs(_spaces(kernels, other, gpu), other):
@@ -169,15 +169,15 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
     for dtype in replacements(problem, gpu):
-        with suppress(UsageError):  # Only some data types have scales and output types.
+        with suppress(UsageError):  # Skip data types without the problem's scales or output type.
             other = problem.definition.problem(dtype, problem.layout, **problem.dim)
             yield other, no_arithmetic(problem, gpu, other)
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type. Data types in which a kernel runs come before those
-    without a kernel. Among each of these, the most similar come first. A data type is excluded if the GPU computes
-    faster in f32, or if it is quantized and no kernel runs in it."""
+    """Return the data types that can replace a problem's data type. Data types in which a kernel runs come first. Data
+    types that are equal in this respect are ordered by similarity. A data type is excluded if the GPU computes faster
+    in f32. A quantized data type is also excluded if no kernel runs in it."""
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)

@@ -29,7 +29,7 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Minimum slowdown, as a fraction, from which a note recommends another layout than the one that the user fixed."""
+"""Minimum slowdown in the layout that the user fixed, as a fraction, for which a note recommends another layout."""
 _GAIN = 0.02
 """Minimum saving of time, as a fraction, for selecting another layout. Predictions are not more accurate than this."""
 
@@ -71,8 +71,8 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the other layouts in which kernels run that cannot run in the problem's layout. The layouts with the most
-    such kernels come first. A kernel counts only if its constraints on sizes allow the problem."""
+    """Return the other layouts that have kernels which cannot run in the problem's layout. Layouts with the most such
+    kernels come first. A kernel counts only if its constraints on sizes allow the problem."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -153,7 +153,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # All default-layout kernels run here too, but slower.
+    if best is not None and covers(chosen, problem, gpu):  # Skip the default: its kernels run here too, but slower.
         return chosen
     default = yield problem
     if default is not None:
@@ -173,7 +173,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
 def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
     for layout in layouts:
         if layout != problem.layout:
-            with suppress(UsageError):  # Only some layouts support these sizes.
+            with suppress(UsageError):  # Skip layouts that do not support these sizes.
                 yield in_layout(problem, layout)
 
 

@@ -309,7 +309,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # Larger fractions of the instructions are printed as 100 %.
+_WHOLE = 0.995  # Larger fractions round to 100 %, so the text does not mention PTX.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

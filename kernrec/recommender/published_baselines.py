@@ -58,11 +58,11 @@ class Recordings:
     def exact(
         self, backends: Sequence[str] = (), predictions: Sequence["BaselinePrediction"] = ()
     ) -> Iterator[RecordedBaseline]:
-        """Yield the recorded baselines of the problem, one for each backend, version and variant.
+        """Yield the recorded baselines of the problem, at most one for each backend, version and variant.
 
-        A row with the problem's number of items is used. It is replaced by a row with more items if that row took less
-        time. A variant, such as static scales, may lack a row with the problem's number of items. The row with more
-        items is then used only if the backend's standard variant is slower.
+        Each baseline is the fastest row with at least the problem's number of items. If no row has exactly this number,
+        there is no baseline. The exception is a variant, such as static scales: its fastest row is then used if the
+        backend's standard variant is slower.
 
         Args:
             backends: backends to include; empty for all.
@@ -120,8 +120,8 @@ def published_predictions(
 ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
     """Yield each recorded row of a problem, together with a prediction that has the recorded time and power.
 
-    The rest of the prediction, such as the utilization of the GPU's units, comes from the prediction for the same
-    backend, or from the first prediction if there is none for this backend.
+    Other values, such as the utilization of the GPU's units, come from the first prediction for the same backend, or
+    from the first of all predictions if there is none for this backend.
 
     Args:
         predictions: predictions for backends.

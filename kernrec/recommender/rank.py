@@ -62,7 +62,7 @@ class RankedKernel:
     def __init__(self, costs: KernelCosts, models: "ModelStore | None") -> None:
         self.costs = costs
         table, self.trained = costs.table, False
-        """Whether `model` was trained on recordings of this kernel on this GPU."""
+        """`trained`: whether `model` was trained on recordings of this kernel on this GPU."""
         scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
         self.model: AppliedModel | None = None
         if scope is not None:
@@ -143,8 +143,8 @@ class RankedSpace:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead that is
-        kept."""
+        """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead left
+        after shrinkage."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -162,10 +162,10 @@ class RankedSpace:
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Replace the predicted costs of a kernel's measured candidates by the measurements, and scale the other costs
-        to them. The arrays `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K) are those of `Costs`,
-        before and after. `scored` contains the positions of the N candidates that the trained model evaluated, and
-        `features` their features, (N, F)."""
+        """Replace the predicted costs of a kernel's measured candidates by measurements, and scale the costs of the
+        other candidates. Return the new `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K), as in
+        `Costs`. `scored` contains the positions of the N candidates that the trained model evaluated, and `features`
+        their features, (N, F)."""
         taken = self.kernels[number].taken
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
@@ -204,9 +204,8 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Replace predicted costs by measurements. Return the resulting costs, together with the measurements. At an
-    operating point without measurements, predictions are corrected from the operating point with the most
-    measurements."""
+    """Return (costs, measurements). In `costs`, measurements replace the predicted costs. At an operating point without
+    measurements, predictions are corrected from the operating point with the most measurements."""
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

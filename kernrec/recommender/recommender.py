@@ -39,7 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers of cached answers, of cached sets by default, and of sets that `prepare` estimates in a batch."""
+"""Maximum number of cached answers, of cached candidate sets (default), and of sets per batch in `prepare`."""
 _AHEAD = 128
 """Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
 
@@ -269,7 +269,7 @@ class Recommender:
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return the candidates of a problem. If the query allows only the source `predicted`, their costs are
-        predicted by the analytical model alone."""
+        predicted by the analytical model only."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
@@ -399,7 +399,6 @@ class Recommender:
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        """Return the candidates at `point` from a cached set whose first operating point is `point`, or None."""
         for (of_problem, name, points), candidates in self._sets.items():
             if (of_problem, name, points[0]) == (problem, gpu.name, point):
                 return candidates.at(0)

@@ -262,7 +262,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
     """Return the operating points for a request about one kernel.
 
     The default point comes first, then the requested power limit. If the query sets no limit, a range of limits follows
-    instead, and all limits at which the kernel was measured. Last come locked clocks, if the query asks for them.
+    instead, and all limits at which the kernel was measured. Locked clocks come last if the query includes them.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]

@@ -62,7 +62,7 @@ class Comparison(JsonForm):
 
 @dataclass(frozen=True)
 class Saving(JsonForm):
-    """Energy that the top recommendation saves at another power limit or clock than the default without losing time."""
+    """Energy that the top recommendation saves without losing time, at a non-default power limit or clock."""
 
     power_limit_w: float
     """Power limit in watts at the other operating point; the GPU's default if no limit is set."""

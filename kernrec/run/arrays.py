@@ -1,7 +1,7 @@
 """Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`, with one `Reader` per library.
 
-Every call of a built kernel computes the `key` of each array, so `key` must be fast. Arrays with the keys of an earlier
-call need no other check.
+Every call of a built kernel computes the `key` of each array, so `key` must be fast. If the keys equal those of an
+earlier call, the arrays are not checked again.
 """
 
 import sys
@@ -220,7 +220,7 @@ class View:
 
     facts: ArrayFacts
     stream: int | None
-    """Address of the stream that computes the array's content; None if the array does not name a stream."""
+    """Address of the stream that writes the array. It is None if the array names no stream."""
     owner: Any
 
     @property

@@ -179,7 +179,7 @@ class BuiltKernel:
         """Return the array itself if a reader supports its type, otherwise a view of the array."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have imported another library since the readers were listed.
+        self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -196,9 +196,9 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays whose keys are new, and prepare the call. Return (inputs, prepared call, addresses).
+        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses).
 
-        The addresses are those of the inputs, followed by the address of `out` if it is given.
+        The addresses are those of the inputs. If `out` is given, its address is the last.
         """
         driver = self._open()
         names = self.target.shapes.inputs

@@ -25,7 +25,7 @@ def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[s
         arrays: Contiguous NumPy arrays in the order of the inputs. A bf16 input contains the raw bits as uint16.
 
     Raises:
-        UsageError: An array is no NumPy array or has another shape, dtype or strides, or the problem is too large.
+        UsageError: An array is not a NumPy array or has another shape, dtype or strides, or the problem is too large.
     """
     for name, array in zip(shapes.inputs, arrays, strict=True):
         if not isinstance(array, np.ndarray):

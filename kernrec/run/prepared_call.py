@@ -87,7 +87,7 @@ class PackedLaunches:
 
 
 class PreparedCall:
-    """Everything that a call needs on one problem and GPU: the properties to check arrays against, and the launches."""
+    """Launches of a variant for one problem on one GPU, with the properties that a call's arrays must have."""
 
     def __init__(
         self,
@@ -106,17 +106,17 @@ class PreparedCall:
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """Properties that the output array must have. Its name is `out`, as in calls, not the tensor's name."""
+        """Properties that the output array must have. The name is `out`, because calls use this name."""
         self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
         """Queue the launches in a stream.
 
-        All arguments are addresses. Those of the inputs are in the order of the op's tensors.
+        All arguments are addresses. `addresses` belong to the inputs, in the order of the op's tensors.
         """
         launches = self.launches
-        with self._lock:  # The lock is released after queueing, because the driver copies the packed arguments.
+        with self._lock:  # After queueing, the driver has copied the packed arguments.
             size = launches.workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0
             launches.queue(addresses, output, workspace, stream)

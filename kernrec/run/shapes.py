@@ -83,7 +83,7 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem that the shapes of the input arrays, in the order of the op's tensors, determine.
+        """Return the problem for input arrays of these shapes, which are in the order of the op's tensors.
 
         Raises:
             UsageError: The kernel was not built for this number of inputs or axes, or for the value of a dimension.
@@ -111,7 +111,7 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return, for each axis of the output, its fixed extent or the (input, axis) whose extent it equals.
+        """Return how to find the extent of each output axis: a fixed number, or the (input, axis) with the same extent.
 
         Return None if an extent must be computed in another way, as for a convolution's output.
         """
@@ -138,7 +138,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Return, for each dimension with several values, an (input, axis) pair whose extent is its value."""
+        """Return the (input, axis) whose extent is the value of a dimension, keyed by dimension with several values."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -208,7 +208,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes global state, so run it in another process
+        if job.triton is not None:  # Triton's compiler changes global state, so run it in another process.
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())

@@ -46,7 +46,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
-# In an interactive Python, DuckDB would print the progress of slow queries to standard output.
+# Disable the progress bar, which DuckDB would print to standard output in an interactive Python.
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
@@ -63,7 +63,7 @@ def connect_memory() -> "DuckDBPyConnection":
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     """Yield a connection that can read only one Parquet file, and the SQL expression for the rows of this file."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB would interpret these characters as a pattern.
+        if any(char in str(path) for char in "*?["):  # DuckDB would read these characters as a pattern.
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -166,7 +166,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 
-        with suppress(duckdb.Error):  # DuckDB raises this error for a connection that was closed.
+        with suppress(duckdb.Error):  # A closed connection raises an error.
             return connection.cursor()
     return None
 
@@ -204,7 +204,7 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
             connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # The disk may be full, and the file incomplete.
+            path.unlink(missing_ok=True)  # If the disk is full, the new file is incomplete.
         raise
     _open[same] = connection
     return connection
@@ -227,7 +227,7 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(duckdb.Error):  # DuckDB rolls back by itself after a failed commit.
+        with suppress(duckdb.Error):  # After a failed commit, DuckDB has already rolled back.
             connection.execute("ROLLBACK")
         raise
 
@@ -237,7 +237,7 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short to contain its used blocks, which DuckDB would notice only later."""
+    """Raise `UsageError` if a file is too short for its used blocks. DuckDB would notice this only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
@@ -256,7 +256,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # In a filtered file, `kernrec.store.database` creates views in place of tables.
+    # In a file that is open read-only, tables may be replaced by views, so that a write causes this error.
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

@@ -54,8 +54,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries whose results kernrec uses instead of some tables of another person's file, keyed by table name. As a
-result, all rows of the file belong to a single contributor without a name or signature."""
+"""SQL queries that replace some tables of another person's file, keyed by table name. With their results, all rows of
+the file belong to a single contributor without a name or signature."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -96,14 +96,14 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
 LONGEST_SOURCE = 2**20
 """Maximum length of a kernel source in a database, in characters."""
 _ATTEMPTS = 5
-"""Maximum number of attempts to check and open a file, which another process may replace between the two steps."""
+"""Maximum number of attempts to check a file and then open it. Another process may replace the file in between."""
 _CHUNK = 2000
 """Number of measurements to insert at a time. This avoids a second copy of a large recording in memory."""
 
 
 class Database(DatabaseQueries):
-    """An open database, to be used in one thread, in a `with` statement or until `close` is called. Every method raises
-    a one-line `UsageError` with the file's name if the database cannot be read or written."""
+    """An open database. Use it in one thread, in a `with` statement or until you call `close`. Every method raises a
+    one-line `UsageError` with the file's name if the database cannot be read or written."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
@@ -123,8 +123,8 @@ class Database(DatabaseQueries):
             check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged or in use, or has a newer schema; or a file of
-                another person has an impossible row. The file is not changed.
+            UsageError: The file is not a kernrec database, is damaged, is in use or has a newer schema. The error is
+                also raised if another person's file has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -155,7 +155,7 @@ class Database(DatabaseQueries):
         Args:
             mark: Mark of the file, or None if kernrec should not write a mark.
             state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
-            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
+            filtered: Whether to hide rows that the mark lists, and the names of contributors in another person's file.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -225,7 +225,7 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add to a table those of the given rows that it does not contain yet. If an error occurs, no row is added.
+        """Add rows to a table, except rows that it already contains. If an error occurs, no row is added.
 
         Args:
             table: One of `schema.TABLES`.
@@ -277,7 +277,7 @@ class Database(DatabaseQueries):
             "name": kernel.name,
             "kernel_hash": kernel.hash,
             "op": kernel.op,
-            "spec": json.dumps(kernel.spec),  # Not canonical, because the order of tunables and dimensions matters.
+            "spec": json.dumps(kernel.spec),  # Keep the order of tunables and dimensions, because it matters.
             "source": kernel.source,
         }
         if len(kernel.source) > LONGEST_SOURCE:
@@ -296,8 +296,8 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add those rows of the given files that the database does not contain yet, and return the number of new rows.
-        If an error occurs, no row is added.
+        """Add rows from files, except rows that the database already contains, and return the number of new rows. If an
+        error occurs, no row is added.
 
         Args:
             write: Function that writes files of checked rows into a given folder, for `exchange.add_rows`.
@@ -356,7 +356,7 @@ def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
     """Move a database file that this program wrote and closed to `path`, and replace the file there if there is one.
     The argument `faults` contains the keys of rows that queries must skip, keyed by table name and then by description
     of the fault."""
-    # Write a mark that is valid for either file, in case the process is killed between the two steps.
+    # Write a mark that is valid for the old and for the new file, in case the process is killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
@@ -368,7 +368,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # Opening a file for writing applies DuckDB's log, which changes the file.
+    # If there is a DuckDB log, opening a file for writing changes the file, so compare only the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

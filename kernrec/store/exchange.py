@@ -1,7 +1,7 @@
-"""Exchange rows as files, in the only folder that a connection can access, and compute the keys of many rows.
+"""Pass rows to a connection as files in the only folder that it can access, and compute the keys of many rows.
 
 `rows.row_key` defines the key of a row. `key_expression` computes the keys of millions of rows in DuckDB, which may
-format a number differently from Python. So `wrong_keys` checks suspicious keys again with `row_key`.
+format a number differently from Python. So if a stored key seems wrong, `wrong_keys` checks it again with `row_key`.
 """
 
 import json
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CHECKED = "checked.duckdb"
 """Name of a database file with checked measurements. The file is read in place, because copying it is slow."""
 SOURCES = "sources.parquet"
-"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. It has a row for each measurement and
-each group of segments that contains the measurement; `number` is the group's index."""
+"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. For each measurement, it lists the
+index (`number`) of every group of segments that contains the measurement."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the table of measurements in the file `CHECKED`, while `add_rows` runs."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
@@ -51,7 +51,7 @@ def add_rows(
 
     Args:
         connection: Connection to the database, which is attached as `db`.
-        folder: The connection's `exchange_folder`, without duplicate rows. Columns that a file lacks are NULL.
+        folder: The connection's `exchange_folder`, in which no row occurs twice. Columns that a file lacks are NULL.
         path: Path of the database, for messages.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
@@ -150,8 +150,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Put each comma on the side of the table's name, because the name is in every row. `concat` skips NULL parts. A
-        # chain of `||` copies the text at each step, so use it only for columns that may be NULL.
+        # `concat` skips a part that is NULL. So each part contains its comma, on the side of the entry `table`, which
+        # every row has. `||` makes the whole part NULL but is slow, so use it only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -181,9 +181,9 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the SQL types of those columns that are worth hashing, keyed by column name: the key of the row, and every
-    column that has a value in at least one row. If there are no rows, return all columns. Hashing a column takes time
-    even if all its values are NULL, as in most columns of a recording.
+    """Return the SQL types of the columns to hash, keyed by column name. These are the key of the row and every column
+    that has a value in at least one row. If there are no rows, return all columns. Most columns of a recording have no
+    values, and hashing them would take time.
 
     Args:
         source: Table or other SQL source of the rows.

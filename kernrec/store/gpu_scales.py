@@ -2,10 +2,10 @@
 
 A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
-is one config on one problem, at one power limit and clock setting, with one protocol version. The reference cost of an
-item is the median over at least three contributors, where each contributor counts with the median over their GPUs. The
-ratio of a GPU is the median of (cost / reference) over its items, and its scale is the ratio, moved toward 1 if items
-disagree.
+is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
+an item is the median over their GPUs. The reference cost of an item is the median over at least three contributors. The
+ratio of a GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved toward 1 if the
+items disagree.
 
 With only two contributors, neither GPU is scaled, and answers show how far the two differ. Contributed measurements
 begin with five items that are the same on every GPU (`kernrec.kernel.fixed_part`).

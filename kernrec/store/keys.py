@@ -48,7 +48,7 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust the rows that are signed with a key from now on.
+    """From now on, trust all rows that are signed with a key.
 
     Args:
         key: Public key, as hexadecimal digits.
@@ -123,7 +123,7 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a file with a new private key for this user only, and return the public key. Never replace a file."""
+    """Create a private key in a file for this user only, and return its public key. Never replace a file."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the content of a signature file for the bytes to sign, such as those of a manifest."""
+        """Sign some bytes, such as those of a manifest, and return the content of the signature file."""
         return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 

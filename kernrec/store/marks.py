@@ -1,10 +1,10 @@
 """Store a mark for each database file: whether kernrec checked or wrote the file, and which rows queries must skip.
 
 A mark is a small file in the cache folder. It identifies the content of a database file by the file's device, inode,
-size and times of the last change. Only the superuser can set `st_ctime`.
+size and times of the last change. Only the superuser can set the time `st_ctime`, so no other user can hide a change.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. Rows of any other file count as other people's, and the file's names, scales and contributors are ignored.
+rows. Rows of any other file count as other people's, and the contributors and scales in the file are ignored.
 """
 
 import json
@@ -50,8 +50,7 @@ class Mark:
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether this mark shows that a file in the given state was already checked and needs no further
-        check."""
+        """Return whether this mark shows that a file in the given state needs no further check."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
@@ -75,8 +74,8 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has the file open that has the given `file_state`. Return True if the operating
-    system does not list the open files."""
+    """Return whether this process has a file with the given `file_state` open. Return True if the operating system does
+    not list the open files."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

@@ -310,7 +310,7 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
+    """Power limit in watts, or None for the GPU's default. The clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None

@@ -1,4 +1,4 @@
-"""Hold the part of the measurement log that a query needs in memory: the measured costs and the failures on a GPU."""
+"""Hold in memory the part of the measurement log that a query needs: the measured costs and the failures on a GPU."""
 
 import json
 import re
@@ -19,9 +19,10 @@ class MeasuredAnswer:
     """Measured costs of one config for one GPU and problem, at one power limit and one setting of the clocks.
 
     The costs combine all matching rows of a database (`db/schema/views.sql`), except rows from MIG slices. The user's
-    own rows take precedence over other people's, and then only the newest protocol version counts. Other people's rows
-    are scaled to the typical speed of their GPU's model. Each session gives the median of its most thorough tier. The
-    result is the median over the contributors of the medians over their sessions.
+    own rows take precedence over other people's. Among the remaining rows, only those of the newest protocol version
+    count. Other people's rows are scaled to the typical speed of their GPU's model. The cost of a session is the median
+    of its most thorough tier, the cost of a contributor is the median over their sessions, and the result is the median
+    over the contributors.
 
     The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
     contributors. They are None if there is only one session and it has no interval.
@@ -40,7 +41,7 @@ class MeasuredAnswer:
     device: str | None
     """Name that the driver reports for the GPU."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
+    """Power limit in watts, or None for the GPU's default. The clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -81,7 +82,7 @@ class FailedConfig:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that some databases contain about one GPU and problem."""
+    """Everything that one or more databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measured costs of configs of the requested kernels, fastest first."""
@@ -89,7 +90,7 @@ class Evidence:
     """Configs of the requested kernels that failed and did not succeed later. Incorrect results count even after a
     success, because races are intermittent. The user's own successes outweigh other people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """The fastest config of all other kernels, for each power limit and setting of the clocks."""
+    """For each power limit and setting of the clocks, the fastest config of any kernel that was not requested."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -121,7 +122,7 @@ ANSWERS = """
 """
 _LIMITS = slice(10, 13)  # Positions of the power limit and the locked clocks in a row.
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
-_COMBINED = 5  # Number of last columns of `ANSWERS`: whether rows came from others, and how they were combined.
+_COMBINED = 5  # Number of columns of `ANSWERS` from `merged` to the last one.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 

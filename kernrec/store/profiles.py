@@ -72,7 +72,7 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """Keys of the compiled variants, in ascending order, one per row."""
     registers: np.ndarray
-    """Registers per thread, as int64 of shape (rows,). The three sizes below have the same dtype and shape."""
+    """Registers per thread, as int64 of shape (rows,). The next three arrays have the same dtype and shape."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
@@ -84,7 +84,7 @@ class ProfileTable:
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
     """Return the static profiles that ship with kernrec for this version of a kernel's source, keyed by launch number.
-    The result is empty if none ship."""
+    The result is empty if there are none."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()

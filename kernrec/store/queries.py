@@ -1,4 +1,4 @@
-"""Query a database file: with SQL, or for measurements, kernels, profiles and faulty rows."""
+"""Query a database file with SQL, or read its measurements, kernels, profiles and faulty rows."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class DatabaseQueries:
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
-            files: Parquet files, keyed by the name of their placeholder. They are moved away.
+            files: Paths of Parquet files, keyed by the name of their placeholder. The files are moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             for file, paths in files.items():
@@ -193,7 +193,7 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of rows that were changed after they were added, so that the key is not the hash of the row's
+        """Return the keys of rows that were changed after they were added. The key of such a row is not the hash of its
         content."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
@@ -205,8 +205,8 @@ class DatabaseQueries:
     def conflicts(self) -> list[str]:
         """Return the keys of measurements that queries skip because two rows of one contributor contradict each other.
 
-        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). A row
-        of the user that only other people's rows contradict is used and not returned.
+        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). If only
+        other people's rows contradict a row of the user, the row is used and not returned.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

@@ -2,8 +2,8 @@
 
 Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. The query file
 holds the answers and failures (`MeasurementLog`) of each GPU and problem, the static profiles of each kernel and
-architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest key of a measurement. An index
-at the end of the file lists a hash of each entry's name, and the state of the database.
+architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest measurement key. An index at
+the end of the file lists a hash of each entry's name, and the state of the database.
 
 Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
 needs an empty entry derives it, together with other entries that need few rows. The file is written again if the state
@@ -132,7 +132,7 @@ class QueryFile:
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry. Return no bytes if the entry was not derived yet, and None if the file has no
+        """Return the bytes of an entry. Return `b""` if the entry was not derived yet, and None if the file has no
         entry of this name."""
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
@@ -142,8 +142,8 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the bytes, in pieces, of a new query file that contains the entries of this file and the entries in
-        `contents`, which are given as (name, bytes)."""
+        """Yield the bytes of a new query file in pieces. It contains the entries of this file and the entries of
+        `contents`. Each item of `contents` is (name, bytes)."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -255,8 +255,8 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file for the present state of a database in which the entry `name` is filled in. Return the content
-    of the file. If the file `old` was written for the same state, copy its entries."""
+    """Write a query file for the present state of a database. Fill in its entry `name`. Return the content of the file.
+    If the file `old` was written for the same state, copy its entries."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -267,7 +267,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
         def parts() -> Iterator[bytes]:
             return file.with_entries(_derived(database, names, _is_pulled(path)))
 
-        if not opened:  # If this process had the database open, it may still change it.
+        if not opened:  # If this process has the database open, it may still change it, so write no file.
             with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
                 mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its query file.
                 place = _place(path, mark)
@@ -277,8 +277,8 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield the bytes, in pieces, of a query file in which all entries are empty except the entry with the analyzed
-    kernels and the entry with the names of the entries."""
+    """Yield the bytes of a new query file in pieces. All entries are empty except the analyzed kernels and the list of
+    the entries' names."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]

@@ -25,7 +25,7 @@ READER = "kernrec.store.intake.read_file"
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits of a process that reads a file. They are proportional to the size of the file."""
+    """Resource limits of a process that reads a file. They grow with the size of the file."""
 
     cpu_s: float
     wall_s: float
@@ -51,7 +51,7 @@ class Limits:
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # Another thread is worth its start for each 16 MiB of rows.
+            # Use a thread per 16 MiB of rows, because starting a thread for fewer rows takes longer than it saves.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the order by which the files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define the 90 % intervals of a recording: the factors by which its time is multiplied to get the lower
-and the upper end, and the relative half-width of the interval of its power. All rows of one GPU, backend and data type
-have the same values."""
+"""Columns that define the 90 % intervals of a recording. Its time multiplied by the first and by the second column
+gives the ends of the interval of the time. The third is the relative half-width of the interval of the power. All rows
+of one GPU, backend and data type have the same values."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts of calls in a loop at the GPU's default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time in seconds if somebody repeats the recording, possibly with a later backend version."""
+    """90 % interval of the time in seconds if the recording is repeated, possibly with a later backend version."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -76,7 +76,7 @@ def has_recorded(op: str, gpu: GPU) -> bool:
 
 
 def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
-    """Return the recordings on a GPU that differ from a problem at most in the number of items.
+    """Return the recordings on a GPU whose problems equal `problem`, except that the number of items may differ.
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
@@ -179,7 +179,7 @@ class _Table:
     ascending order of the number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Descriptions of the rows: every combination of values of the columns `ORIGIN` and `WIDTHS` that occurs, once."""
+    """Descriptions of the rows. Each combination of values of the columns `ORIGIN` and `WIDTHS` occurs once."""
     keys: "np.ndarray"
     items: "np.ndarray"
     """Number of items of each row, or 0 if no dimension counts items."""

@@ -43,8 +43,7 @@ def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add to a table those of the given rows that it does not contain yet. Return the keys of all given rows in the
-    given order.
+    """Add rows to a table, except rows that it already contains. Return the keys of all given rows in the given order.
 
     Raises:
         UsageError: A column is unknown, or a value does not fit its column. Nothing is added.
@@ -155,7 +154,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return the next rows of a query's result as dictionaries, at most `most` rows."""
+    """Return the next rows of a query's result, but at most `most` rows, as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -155,7 +155,7 @@ def _place(new: Path, path: Path) -> None:
         os.link(new, path)
     except FileExistsError:
         return
-    except OSError:  # The file system does not support links.
+    except OSError:  # Rename the file instead, because the file system does not support links.
         if not path.exists():
             new.rename(path)
 
@@ -170,7 +170,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
             path = folder / "empty.duckdb"
             with closing(connect(path, read_only=False, create=True)) as connection:
                 migrate(connection, 0)
-                # Closing a file also writes its data, but does not report a full disk.
+                # Write the data now, because closing the file would not report a full disk.
                 connection.execute("CHECKPOINT db")
             return {}, {"file": np.fromfile(path, np.uint8)}
 
@@ -181,7 +181,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # Relations of `views.sql`, as parts of queries.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify one measurement of a session. Two rows of a contributor with equal values are contradictory."""
+"""Columns that identify one measurement of a session. Two rows of a contributor that agree in them conflict."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|gpu_scale)\b")
@@ -211,8 +211,8 @@ def derived() -> dict[str, str]:
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
-    """Return an SQL query that consists of `query` and the definitions of the views that it uses. The argument `name`
-    is the view of `views.sql` that `query` may use.
+    """Return an SQL query: definitions of views, followed by `query`, which may use them. The definitions are those of
+    the view `name` and of the views before it in `views.sql`.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.
@@ -318,13 +318,13 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
     for kind in ("indexes", "triggers"):
         query = f"SELECT count(*) FROM duckdb_{kind}() WHERE database_name = 'db'"
-        with suppress(duckdb.CatalogException):  # Older releases of DuckDB have no triggers.
+        with suppress(duckdb.CatalogException):  # Older releases of DuckDB have no triggers to list.
             if connection.execute(query).fetchall()[0][0]:
                 raise UsageError(f"{path} has {kind} that are not kernrec's; merge the file into another database")
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file defines macros, because a migration might run them instead of functions."""
+    """Raise `UsageError` if a file defines macros: a migration might call them instead of DuckDB's functions."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

@@ -131,7 +131,7 @@ class Stack:
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest measurement key of the databases. It tells logs apart that have the
+        """Return a hash of the lowest and highest measurement key of the databases. It distinguishes logs that have the
         same number of measurements."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)

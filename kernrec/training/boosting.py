@@ -22,7 +22,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MANY_ROWS = 100_000
-"""Number of rows from which cross-validation uses 3 folds instead of 5, to save time."""
+"""If there are at least this many rows, cross-validation uses 3 folds instead of 5, to save time."""
 _SAME_LOSS = 0.005  # Maximum relative difference between two losses that count as equal
 
 

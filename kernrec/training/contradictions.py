@@ -23,8 +23,8 @@ Array = np.ndarray
 TRUST = 0.1
 """Weight in training of a row whose time is doubtful. Other rows have the weight 1."""
 ENERGY_APART = 1.5
-"""Factor between energy / time and the measured power above which the two contradict each other. The factor allows for
-power readings, which are up to a third too low in a loop of a second, because they lag.
+"""Factor between energy / time and the measured power above which the two contradict each other. It is large, because
+power readings lag, and are up to a third too low in a loop of one second.
 """
 ABOVE_LIMIT = 1.15
 """Ratio of mean power to the highest power limit above which an energy counts as wrong. It is above 1, because limits

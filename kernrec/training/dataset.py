@@ -32,8 +32,8 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,). NaN if it was not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections of the analytical model by an existing model for only this kernel, (N,), keyed by head. They are
-    added to the logarithms of predictions, and the model to be trained learns the remaining errors.
+    """Corrections, (N,), keyed by head, that an existing model for only this kernel adds to the logarithms of the
+    analytical predictions. The model to be trained learns the remaining errors.
     """
     trust: Array | None = None
     """Weight of each row relative to a trusted row, (N,). None if all rows are trusted."""
@@ -150,7 +150,7 @@ class Dataset:
         - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one
           problem, because their costs are similar.
         - `GPU` or `kernel`, if there are at least two GPUs or kernels: the kind with more values.
-        - `tunable`: the rows with the same value of one tunable form a group. The tunable is that with the most values.
+        - `tunable`: rows with the same value of one tunable form a group. The tunable with the most values is used.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

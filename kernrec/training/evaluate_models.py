@@ -61,12 +61,12 @@ class MethodScore:
     hypervolume of the true Pareto front.
     """
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves, relative to that of the method `occupancy`."""
+    """Fraction of energy that the top recommendation saves, compared with the top recommendation of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than that of the method `occupancy`."""
+    """Fraction by which the top recommendation is slower than the top recommendation of the method `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves, relative to the fastest measured config. The low-energy config
-    has the lowest predicted energy of all that are predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
+    """Fraction of energy that a low-energy config saves, relative to the fastest measured config. Among the configs
+    whose predicted slowdown is at most `MOST_SLOWDOWN`, the low-energy config has the lowest predicted energy.
     """
     lowest_energy_slowdown: float = _NAN
     """Fraction by which the low-energy config of `lowest_energy_saved` is slower than the fastest measured config."""
@@ -77,7 +77,7 @@ class Evaluation:
     """Scores of all methods, and the predictions that were scored."""
 
     parts: int
-    """Number of problems, GPUs or kernels (depending on what is held out) in the measurements."""
+    """Number of groups in the measurements. A group is a problem, GPU or kernel, depending on what is held out."""
     scores: list[MethodScore]
     """Scores of each quantity and each method that applies to it."""
     problems: list[HeldOutProblem]
@@ -182,7 +182,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need energy. `order` sorts the configs by predicted energy."""
+    """Return the scores of `MethodScore` that need measured energy. `order` sorts the configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

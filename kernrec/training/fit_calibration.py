@@ -59,8 +59,8 @@ _PRIOR_WEIGHT = 0.001
 that the measurements do not determine.
 """
 _LEAST_SHARE = 0.05
-"""The part that a multiplier scales must be large enough to fit the multiplier: the 90th percentile of the part's
-fraction of the measured value must exceed this value.
+"""A multiplier is fitted only if the part that it scales is large enough: more than this fraction of the measured
+value, at the 90th percentile of the rows.
 """
 _ITERATIONS = 12
 
@@ -148,8 +148,8 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return (latency in seconds, energy in joules), (N,) each, that the analytical model with a calibration predicts
-    for a group at a power limit of the TDP. The group's inputs must come from the uncalibrated model and a static
+    """Predict a group at a power limit of the TDP, by the analytical model with a calibration. Return (latency in
+    seconds, energy in joules), (N,) each. The group's inputs must come from the uncalibrated model and a static
     profile.
     """
     return _CalibrationRows.of(group).predict(calibration)
@@ -189,8 +189,8 @@ class _CalibrationRows:
 
     def time_shares(self) -> Array:
         """Return the predicted core time and DRAM time of the rows in `timed`, (rows, 2). Each is divided by the
-        measured latency without the launch overhead, and raised to the power of `OVERLAP`. The core time is that at the
-        clock without power limit.
+        measured latency without the launch overhead, and raised to the power of `OVERLAP`. The core time assumes the
+        clock without a power limit.
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)

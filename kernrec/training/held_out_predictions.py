@@ -69,15 +69,15 @@ class HeldOutProblem:
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,), or the ranks if the method is `occupancy`. Return None if any
-        prediction is missing.
+        """Return the costs that a method predicts, (C,). The method `occupancy` predicts ranks instead. If any
+        prediction is missing, return None.
         """
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # Its ranks are the same for every quantity, so do not multiply them.
+        elif method == "occupancy":  # Ranks are the same for every quantity, so do not multiply them.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -155,7 +155,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    # For kernels without known source, the analytical latency is the roofline, which is equal for all configs.
+    # Without known source, all configs have the roofline as latency, which does not rank them, so skip the method.
     if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
@@ -195,7 +195,7 @@ def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
-    """Add the predictions and intervals of the models that were trained without each group to a problem."""
+    """Add to a problem the predictions and intervals of the models that were trained without each of its groups."""
     parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
         gpu = group.gpu if group.gpu in model.gpus else None

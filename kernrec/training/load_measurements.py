@@ -74,8 +74,8 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each existing model for a single kernel whose corrections are in `RowGroup.beneath`,
-    keyed by kernel.
+    """Existing models for a single kernel, whose corrections are in `RowGroup.beneath`: the hash of each model's
+    training data, keyed by kernel.
     """
 
     @property
@@ -185,10 +185,10 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read the measured rows of an op, or of all ops if it is None, whose columns have the `wanted` values. None stands
-    for any value. Count unused rows in `left_out`, keyed by reason. Return (rows, problems): the rows of each group,
-    keyed by the JSON text of the config, and the rows of the database's table `problem`, keyed by problem key.
-    """
+    """Read the measured rows whose columns have the `wanted` values (None stands for any value). If `op` is not None,
+    read only its rows. Count unused rows in `left_out`, keyed by reason. Return (rows, problems). `rows` contains the
+    rows of each group, keyed by the JSON text of the config. `problems` contains rows of the table `problem`, keyed by
+    problem."""
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
     for path in databases:
@@ -245,7 +245,7 @@ class _MeasuredKernels:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """Hash of the training data of each model for a single kernel that was used so far, keyed by kernel."""
+        """Models for a single kernel that were used so far: the hash of their training data, keyed by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
         """Return the problem of a row of the table `problem`. Raise `UsageError` if no op or kernel declares it."""
@@ -256,9 +256,9 @@ class _MeasuredKernels:
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
         """Return the static table of a group's kernel, or None if the kernel's source or profiles are not available."""
         kernel = self._own_kernel(key)
-        # If a user's kernel declares the problem, no op of the library has this problem.
+        # Skip the library if a user's kernel declares the problem, because no op of the library has it.
         if kernel is None or not kernel.declares_problem:
-            # The library may lack kernels for this data type and layout.
+            # Ignore the error if the library has no kernels for this data type and layout.
             with suppress(UsageError):
                 library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))

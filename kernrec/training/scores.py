@@ -13,7 +13,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""Maximum fraction by which the cost of a config may exceed the best cost for the config to count as good."""
+"""A config counts as good if its cost exceeds the best cost by at most this fraction."""
 
 
 def order_of(predicted: Array) -> Array:

@@ -145,11 +145,10 @@ def _transfer_predictions(
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
     """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
-    many rows, a random sample is used. Return (log ratios, distances): log ratios, (N,), keyed by head, NaN for rows
-    that were not predicted; and distances from the training data, (N,).
+    many rows, use a random sample. Return (log ratios, distances). The log ratios, (N,), are keyed by head, and are NaN
+    for rows that were not predicted. The distances, (N,), are from the training data.
 
     Args:
-        data: Dataset with N rows.
         heads: Training data and number of trees, keyed by head.
         unit: Number of the GPU (or kernel) of each row, (N,).
         problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
@@ -183,8 +182,8 @@ def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
     """Predict the latency of each row by trees for unmeasured GPUs, trained without the row's GPU. Return (log ratios,
-    distances, fraction): log ratios, (N,), NaN for rows that were not predicted; distances from the training data,
-    (N,); and the fraction of predicted differences that transfers.
+    distances, fraction). The log ratios, (N,), are NaN for rows that were not predicted. The distances, (N,), are from
+    the training data. The fraction says what part of the predicted differences transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -207,9 +206,9 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
     """Calibrate 90 % intervals for new problems: one for all GPUs together (`*`), and one for each GPU, data type and
-    granularity of matrix rows that has enough groups. If a data type or granularity has too few groups, it gets an
-    interval only if the interval of the next larger set of rows does not cover enough of its errors. In this interval,
-    errors of the analytical model stand in for the missing groups.
+    granularity of matrix rows that has enough groups. A data type or granularity with too few groups normally uses the
+    interval of the GPU or data type. It gets its own interval only if that interval covers too few of its errors. In
+    this case, errors of the analytical model replace those of the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]

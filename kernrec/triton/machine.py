@@ -65,7 +65,7 @@ class Machine:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return a one-line reason why energy cannot be measured on this GPU, or None if it can."""
+        """Return a one-line reason why energy cannot be measured on this GPU. Return None if it can be measured."""
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:

@@ -162,9 +162,9 @@ def measure_audit(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> int:
-    """Measure the best configs of an audit where they may be faster than the engine's default, and store the results.
+    """Measure the best configs of an audit if they may be faster than the engine's default, and store the results.
 
-    Numbers of tokens whose best config was already measured are skipped.
+    Skip numbers of tokens whose best config was already measured.
 
     Args:
         audit: Audit of a serving engine's tuned files, with comparisons of configs.

@@ -32,7 +32,7 @@ class Ranking:
     costs: tuple[dict[str, float], ...]
     """Predicted `latency_s` and `energy_j` of each config, in the order of `configs`."""
     failures: tuple[str, ...]
-    """For each config that could not be ranked, one line of text with the config, source line and reason."""
+    """One line of text for each config that could not be ranked, with the config, source line and reason."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:

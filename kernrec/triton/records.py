@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""First word of Triton's session names, before tuning hash, number of configs to measure and unique identifier."""
+"""First word of a session name. The tuning hash, the number of configs to measure and a unique identifier follow."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Result:
     def value(self, objective: Objective) -> float:
         """Return the value of the objective in SI units.
 
-        It is infinity if the config failed, and NaN if the objective requires the energy but it was not measured.
+        Return infinity if the config failed. Return NaN if the objective requires the energy, which was not measured.
         """
         if self.latency_s is None:
             return math.inf
@@ -68,8 +68,8 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
     """Return the measurements of a tuning key in the user's database and pulled databases.
 
     Returns:
-        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed` of its trial, or 0 if it
-        is unknown. The config has kernrec's tunable names.
+        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed` of the measurement's
+        trial, or 0 if this is unknown. The config has kernrec's tunable names.
 
     Raises:
         UsageError: A database cannot be read.
@@ -105,7 +105,7 @@ class Trial:
     proposed: int
     """Number of configs that were selected for measurement. `results` is shorter if some configs could not run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
-    """(Config under kernrec's tunable names, result) pairs."""
+    """(config, result) pairs. The configs have kernrec's tunable names."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:

@@ -204,7 +204,7 @@ class Tuner:
         """
         self._running = None
         if not hasattr(layers_of(tuned)[-1], "cache_key"):
-            return configs[:1]  # Triton's CPU interpreter has no use for configs.
+            return configs[:1]  # Triton's CPU interpreter ignores configs.
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)
@@ -260,7 +260,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to measure if kernrec cannot rank them: all configs, or only the first one if offline."""
+        """Return the configs to use if kernrec cannot rank them: all configs, or only the first config if offline."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -280,7 +280,7 @@ class Tuner:
         """
         running = self._running
         if running is None:
-            return [0.0] * 3  # Some releases of Triton measure even a single config.
+            return [0.0] * 3  # Some releases of Triton measure even a single config. Skip that.
         self._energy = EnergyReport()
         try:
             times = measure()

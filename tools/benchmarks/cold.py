@@ -25,7 +25,7 @@ COMMANDS = {
     "resnet50, 53 convolutions": "recommend --workload resnet50 --gpu rtx4090",
 }
 AIMS = {False: (1.15, 50.0), True: (1.2, 60.0)}
-"""(Maximum ratio of times, maximum memory in MB) of a command with a shape, by whether there is a user's database."""
+"""(maximum ratio of times, maximum MB) of a command with a shape, keyed by whether there is a user's database."""
 _FILL = """
 import json, sys
 from kernrec.op import find_op

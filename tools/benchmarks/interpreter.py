@@ -4,7 +4,7 @@
     divergent  the threads of a warp have loops of different lengths
     mma        a matmul on tensor cores from kernrec's library
 
-The emulator does not count and does not skip anything. It executes every instruction, as it does for checking results.
+The emulator executes every instruction, as for checking results. It neither counts nor skips instructions.
 """
 
 from statistics import median

@@ -67,7 +67,7 @@ CASES: Mapping[str, tuple[str, str, str | None, str]] = {
     "f16 nt h200 latency": ("h200", "f16", "nt", "latency"),
     "f16 nt h200 pareto": ("h200", "f16", "nt", "pareto"),
 }
-"""(GPU, data type, layout, objective) of each case."""
+"""(GPU, data type, layout, objective), keyed by the name of a case."""
 _WARM, _WHEEL_NAME = 15, "nvidia-matmul-heuristics"
 
 
@@ -80,7 +80,7 @@ class _Contestant:
         self._process = stack.enter_context(
             subprocess.Popen(command, env=environment, cwd=checkout, text=True, stdin=pipe, stdout=pipe)
         )
-        stack.callback(self._process.kill)  # The wheel's library may crash when its interpreter exits.
+        stack.callback(self._process.kill)  # Kill it: on exit, the wheel's library may crash.
         self._send(CASES)
 
     def _send(self, message: object) -> None:

@@ -14,7 +14,7 @@ _VARIED: dict[str, tuple[str, str, str, tuple[str, ...], dict[str, int]]] = {
        ("softmax", "layernorm", "rmsnorm", "reduce", "transpose")},
     "elementwise": ("elementwise", "f16", "row", ("n",), {}),
 }  # fmt: skip
-"""(Op, data type, layout, dimensions that vary in steps of 64, fixed dimensions) of each kind of problem, by name."""
+"""(op, data type, layout, dimensions in steps of 64, fixed dimensions), keyed by the name of a kind of problem."""
 
 
 def matmuls(count: int, seed: int = 1) -> list[dict[str, int]]:

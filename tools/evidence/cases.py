@@ -32,7 +32,7 @@ class Cases:
     recorded: Array
     predicted: Array
     more: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns by name, such as `low_s` and `high_s`, which are the ends of the 90 % interval."""
+    """Further columns, keyed by name, such as the ends `low_s` and `high_s` of the 90 % interval."""
 
     @classmethod
     def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
@@ -74,7 +74,7 @@ class Cases:
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values by column name, cases with these values) for each combination that occurs in the columns.
+        """Yield (values, cases) for each combination of values that occurs in the columns. Values are keyed by column.
         Combinations are in order of their first appearance."""
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
@@ -131,7 +131,7 @@ def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
 
 
 def half(text: str) -> bool:
-    """Return whether a name is in the first of two halves. A hash of the name decides."""
+    """Return whether a name is in the first of two halves, into which a hash divides all names."""
     return sha256(text.encode()).digest()[-1] % 2 == 0
 
 

@@ -57,8 +57,8 @@ class Sample:
 
         The cases have these further columns: `free_s` and `free_j` are the predicted time and energy at the default
         clock. `predicted_j` is the predicted energy at the recorded clock. `energy at predicted` and `energy at free`
-        are the logarithm of the energy that the model gives for the recorded time over the predicted energy.
-        `recorded_j` is the recorded energy, or NaN if there is none.
+        are logarithms of a ratio: the model's energy for the recorded time over the predicted energy. `recorded_j` is
+        the recorded energy, or NaN if there is none.
         """
         rows, columns = self._predicted(self.point)
         _, free = self._predicted(DEFAULT_POINT)
@@ -93,7 +93,7 @@ class Sample:
         return candidates, (runs, position[runs])
 
     def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the indices of the configs that can run, and their predicted columns by name."""
+        """Return (indices of the configs that can run, their predicted columns keyed by name)."""
         candidates, (runs, places) = self._candidates(point)
         of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
         on_problem = of_kernel.prediction.on_problem
@@ -111,7 +111,7 @@ class Sample:
             "energy_j": candidates.energy_j[0],
             "standing_w": power.power_at(at_clock, {}),
             "power_w": power.power_at(clock_hz, {})
-            # power of the predicted energy over the recorded time
+            # Spread the predicted energy over the recorded time.
             + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,
             "regime": np.array(REGIMES, dtype=object)[bound],
             "occupancy": geometry.occupancy.take(of_kernel.rows),
@@ -175,8 +175,8 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Add the instructions of IEEE divisions 0/0 to profiles in which all special functions belong to such divisions.
-    An IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
+    """Add the instructions of IEEE divisions 0/0 to profiles. All special functions must belong to such divisions. An
+    IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
     operands."""
     if "issue.mufu" not in table.metrics:
         return table

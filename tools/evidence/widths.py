@@ -130,7 +130,7 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return the weight of the errors within a width, and of all errors. Errors of two sides are added in all pairs."""
+    """Return (weight of the errors within a width, weight of all errors). Two sides are added in all pairs."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

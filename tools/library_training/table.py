@@ -49,14 +49,14 @@ class Table:
 
     recording: Recording
     columns: Mapping[str, tuple[str, ...]]
-    """Names of the features, by quantity (`latency` or `power`)."""
+    """Names of the features, keyed by quantity (`latency` or `power`)."""
     matrix: Mapping[str, Array]
-    """Features of all rows, (N, F), by quantity."""
+    """Features of all rows, (N, F), keyed by quantity."""
     target: Mapping[str, Array]
-    """Targets of all rows, (N,), by quantity: log(measured / bound) for latency, and log(power / base) for power. A
-    target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows."""
+    """Targets of all rows, (N,), keyed by quantity: log(measured / bound) for latency, and log(power / base) for power.
+    A target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows."""
     problem: Array
-    """Number that identifies each row's problem, (N,), by its sizes, in all recordings of an op."""
+    """Number of each row's problem, (N,). Problems of equal sizes have equal numbers in all recordings of an op."""
     impossible: int
     """Number of rows whose time is shorter than the data sheet allows."""
     work_s: Array
@@ -84,7 +84,7 @@ class Table:
         return np.flatnonzero((self.recording.gpu == gpu) & np.isfinite(self.target[quantity]))
 
     def carried(self, gpu: str, quantity: str) -> Array:
-        """Return the rows of `on` without `local` backends, whose time does not carry over to other GPUs."""
+        """Return the indices of `on` without `local` backends, whose times do not carry over to other GPUs."""
         rows = self.on(gpu, quantity)
         return rows[~np.isin(self.recording.backend[rows], self.recording.recorded.local)]
 
@@ -131,7 +131,7 @@ class _Columns:
         backends = tuple(recording.recorded.backends)
         of_backend = {BACKEND + name: recording.backend[rows] == name for name in backends if len(backends) > 1}
         self._fill("latency", rows, made | of_backend)
-        # The backend is not a feature for power, because it also affects how the power was read.
+        # Leave out the backend, because it also affects how the power was read.
         if np.isfinite(recording.power_w).any():
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 

@@ -132,7 +132,7 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """Train the trees of a recorded GPU, and return their entry in the model card and the trees."""
+    """Train the trees of a recorded GPU. Return (entry in the model card, trees)."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -153,7 +153,7 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
-    """Train the trees for any unrecorded GPU, and return their entry in the model card and the trees."""
+    """Train the trees for any unrecorded GPU. Return (entry in the model card, trees)."""
     families = table.families(quantity)
     errors = gpu_left_out_errors(table, quantity, families)
     boosted, interval = boost_any(table, quantity, families), gpu_interval(errors)
@@ -173,7 +173,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Train the trees for unrecorded GPUs of a recorded architecture. Return their card entry and the trees."""
+    """Train the trees for unrecorded GPUs of a recorded architecture. Return (entry in the model card, trees)."""
     boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
@@ -202,7 +202,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `SetModel.floors` of each GPU, and return them with the range of the recorded work."""
+    """Return a set's `floors` and `work` for the model card: fitted floors per GPU, and the range of recorded work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}

@@ -32,7 +32,7 @@ _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
 """Minimum number of recorded powers for training trees that split. With fewer powers, only the mean level is learned.
-Trees would apply peculiarities of a few hundred long launches to short ones."""
+If there are only a few hundred long launches, trees would apply their peculiarities to short launches."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
@@ -80,8 +80,8 @@ def boost_gpu(table: Table, quantity: str, rows: Array) -> Boosted:
 
 
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
-    """Train trees for unrecorded GPUs on recorded GPUs, keyed by architecture. Their correction is scaled by the factor
-    with which trees of the other architectures best predict each architecture."""
+    """Train trees for unrecorded GPUs on recorded GPUs, keyed by architecture. The trees' correction is scaled by a
+    factor, chosen so that trees of the other architectures best predict each architecture."""
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in gpus]) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:
@@ -151,7 +151,7 @@ def between_errors(table: Table, quantity: str, gpu: str) -> Array:
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows."""
+    """Return log(measured / predicted), (N,), of rows that a mask in `left_out` holds out. Other rows are NaN."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]

@@ -51,7 +51,7 @@ _LOOKAHEAD = 128
 
 @dataclass(frozen=True)
 class CampaignHooks:
-    """Functions of the caller that a campaign calls."""
+    """Functions through which the caller controls a campaign and follows its progress."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
     """Function that returns the measurements of a problem from earlier campaigns. The campaign does not repeat them."""
@@ -60,7 +60,7 @@ class CampaignHooks:
     report: Callable[[Progress], None] = lambda progress: None
     """Function to call with each note, and with each measurement once it is in the journal."""
     finished: Callable[[], None] = lambda: None
-    """Function to call after each problem. At that time, no block with measurements is open."""
+    """Function to call after each problem, when the last block of its measurements has ended."""
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
-        """Measure a problem. The remaining budget is for this problem and the other `problems_left` - 1 problems."""
+        """Measure a problem. It shares the rest of the budget with the `problems_left` - 1 problems after it."""
         session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)
@@ -174,12 +174,11 @@ class Campaign:
             if again:
                 self._work(again, self._end_s)
                 blocks.close()
-        # Creating the inputs or the reference failed, which is no fault of a config.
+        # Creating the inputs or the reference failed. No config is at fault, so store no failure.
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # The reference kernels need no inputs. Ignore drifted measurements, which cannot be repeated without
-            # inputs.
+            # The reference kernels need no inputs, so end the block. Drifted measurements cannot be repeated.
             session.begin_problem(None)
             blocks.close()
 
@@ -192,8 +191,7 @@ class Campaign:
             if self.session.is_present(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
-        # Seed the random choices with the problem, so that a resumed campaign makes the same choices as the interrupted
-        # one.
+        # Seed the choices with the problem, so that a resumed campaign makes those of the interrupted campaign.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
@@ -229,11 +227,11 @@ class Campaign:
         """Make scheduled measurements, and return those to repeat because the GPU drifted.
 
         Args:
-            items: Measurements in order. After the first `count` (None for all), the rest is only compiled in advance.
+            items: Measurements in order. Those after the first `count` are only compiled in advance.
             until_s: Time at which to stop, on the campaign's clock.
             done: Number of measurements that the campaign has already made in this tier, for reports.
             total: Total number of measurements in this tier, for reports; None for the number of `items`.
-            count: Number of measurements to make.
+            count: Number of measurements to make; None for all.
         """
         waiting = deque(items)
         if self._compile_queue is not None:

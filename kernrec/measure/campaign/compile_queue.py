@@ -19,7 +19,7 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that wait to be measured. Those left when the budget ends are of no use."""
+"""Maximum number of compiled variants that wait to be measured. Any that still wait when the budget ends are wasted."""
 _STOP_LIMIT_S = 10.0
 
 
@@ -119,9 +119,9 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code.
+    """Return the properties of a task's code, including the shared memory of its launches.
 
-    The amount of shared memory includes the dynamic shared memory of the launch that needs most.
+    The shared memory is the static amount plus the dynamic amount of the launch that needs most.
 
     Raises:
         MeasurementFailure: The code did not compile, or cannot be launched with this config.
@@ -144,7 +144,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # Without an assembler, the GPU driver compiles the PTX and reports no properties.
+    if not result.cubin:  # The GPU driver will compile the PTX and report no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

@@ -4,8 +4,8 @@
 
 The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
 drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
-when the block is older than a quarter of the session's time so far, but at least four seconds and at most a minute. A
-killed run therefore leaves at most about a quarter of its measurements to be repeated by the next run.
+after a quarter of the session's time so far (at least four seconds, at most a minute). The next run must therefore
+repeat at most about a quarter of a killed run's measurements.
 """
 
 import math
@@ -48,7 +48,7 @@ class DriftMonitor:
         """Latest energy divided by the energy at the session's start, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Return a description of the cost changes that exceed the limits for drift, or None if no change does."""
+        """Return a description of the cost changes that exceed the limits for drift. If there are none, return None."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -103,7 +103,7 @@ PREPARE_LIMIT_S = 900.0
 _CONTROL_LIMIT_S = 60.0
 """Time limit in seconds for all other requests to the worker."""
 _ATTEMPTS = 3
-"""Number of attempts at a request that must succeed. After these, the campaign ends."""
+"""Number of times that a request may lose the worker before the campaign ends."""
 
 
 class DeviceSession:
@@ -246,7 +246,7 @@ class Block:
 
 
 class BlockControl:
-    """Control of a campaign's blocks, which begins each block and ends it when it is due."""
+    """Controller that begins each block of a campaign, and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         self._session = session
@@ -297,8 +297,7 @@ class BlockControl:
     def close(self) -> list[ScheduledMeasurement]:
         """End the block and begin the next one. Return the measurements of the block that must be repeated.
 
-        They must be repeated if the GPU drifted or its settings changed during the block. No measurement is repeated
-        twice.
+        If the GPU drifted or its settings changed during the block, each measurement is repeated, but only once.
         """
         number, items = self.present.number, self.present.items
         if not items:

@@ -1,8 +1,8 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
-If the process is killed in between, the next campaign completes the move. The key of a row is the hash of its content,
-so no row is added twice. Measurements of blocks during which the GPU drifted are stored as quarantined. Measurements of
-blocks that never ended are marked `block_open`, and the next run repeats them.
+If the process is killed between transactions, the next campaign completes the move. The key of a row is the hash of its
+content, so no row is added twice. Measurements of blocks during which the GPU drifted are stored as quarantined.
+Measurements of blocks that never ended are marked `block_open`, and the next run repeats them.
 """
 
 import json

@@ -64,7 +64,7 @@ class Task:
 
 
 class EnergyRule(Enum):
-    """Rule that decides for which screened configs energy is measured."""
+    """Rule that selects the screened configs whose energy is measured."""
 
     GUIDE = "those that may be on the front"
     ALL = "all"
@@ -176,7 +176,7 @@ def plan_recordings(
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
     """Return the kernel and the tunables of tasks as numbers, shape (tasks, 1 + T).
 
-    Column 0 is the kernel's number. Each further column is one tunable of one kernel, NaN for tasks of other kernels.
+    Column 0 is the kernel's number. Each of the T others is one tunable of one kernel, NaN for other kernels' tasks.
     """
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
@@ -339,7 +339,7 @@ class Chooser:
         """Learn from a new measurement, which is already in the journal."""
 
     def done(self, visit: Visit, seconds: float) -> None:
-        """Learn that a visit has ended, after some seconds on the device's clock."""
+        """Learn that a visit has ended. It took `seconds` on the device's clock."""
 
     def outcome(self) -> object:
         """Return the strategy's result (`Refined` or `Searched`), or None if measurements are its only result."""

@@ -179,10 +179,10 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return how many measurements of a config count in the given tiers, or in all tiers if none is given.
+        """Return the number of measurements of a config that need not be repeated, in the given tiers (default: all).
 
-        If only one session has measured the config, measurements of blocks that never ended do not count, so the config
-        is measured again. Otherwise all count, so that runs that are repeatedly cut short make progress.
+        If only one session has measured the config, ignore measurements of blocks that never ended, so that the config
+        is measured again. Otherwise, count all, so that runs that are repeatedly cut short make progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2

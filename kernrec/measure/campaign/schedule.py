@@ -152,7 +152,7 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
     A config's distance from the front is the factor by which both its latency and its energy must fall until no other
-    config is better in both. A front of more configs is thinned evenly, and keeps its ends.
+    config is better in both. If the front has more than `count` configs, return `count` of them, spread evenly.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):

@@ -22,12 +22,12 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of the terms of a sum, keyed by dtype.
+"""Unit roundoff of each term of a sum, keyed by dtype of the output.
 
-The terms are 16-bit weights, or products whose two factors are rounded to tf32.
+For f16 and bf16, the terms are rounded weights. For tf32, they are products of two rounded factors.
 """
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""Unit roundoff of attention's weights, keyed by dtype of the inputs, where it differs from the output's."""
+"""Unit roundoff of attention's weights if it differs from that of the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
 """Unit roundoff of partial sums that are less precise than f32, keyed by dtype of the factors.
 
@@ -83,12 +83,12 @@ def _terms(problem: Problem) -> float:
 def rounding(dtype: str, terms: float) -> float:
     """Return the largest error that rounding can explain in an output whose elements are sums of `terms` terms.
 
-    The result has three parts. The output itself is rounded to its dtype, with an error of at most the unit roundoff u
-    of the dtype. In 16-bit kernels, the terms (such as the weights of attention) may be rounded, too. Each of these
-    errors is 0.42 u on average, over a uniform error and mantissa, and they add up in a sum just as the terms do.
-    Partial sums are rounded to f32, or to f64 if the dtype is f64. After k terms of random sign, the standard deviation
-    of this error is u sqrt(k / 2) of the result's standard deviation, in any order of addition (Higham, Accuracy and
-    Stability of Numerical Algorithms, section 4.2). If all terms have the same sign, the relative error is not larger.
+    The result is the sum of three errors. First, the output is rounded to its dtype, with an error of at most the
+    dtype's unit roundoff u. Second, 16-bit kernels may round each term, such as a weight of attention. This error is
+    0.42 u on average if errors and mantissas are uniform, and errors add up in a sum just as the terms do. Third,
+    partial sums are rounded to f32, or to f64 if the dtype is f64. After k terms of random sign, the standard deviation
+    of this error is u sqrt(k / 2) times that of the result, in any order of addition (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 4.2). If all terms have the same sign, the relative error is not larger.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))

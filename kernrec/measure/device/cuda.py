@@ -83,7 +83,7 @@ class CudaDevice:
         self._helpers = loaded_module(compile_source(helpers, self.info.sm, {}, "reference.cu"))
         self._tools = LaunchTools(self._helpers, self._stream, self.info.l2_bytes)
         self._buffers: ProblemBuffers | None = None
-        self._tools.sm_clock_hz()  # The first launch of a kernel loads its code.
+        self._tools.sm_clock_hz()  # Load the kernel's code now, because its first launch is slow.
 
     def settings(self) -> GpuSettings:
         return self._sensors.settings()

@@ -84,7 +84,7 @@ class DeviceLaunch:
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
         self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
-            # A kernel that uses more than 48 KiB, including static shared memory, needs this attribute.
+            # CUDA requires this attribute if static and dynamic shared memory together exceed 48 KiB.
             if shared_bytes:
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
@@ -136,7 +136,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # The driver copies the arguments when a launch is queued.
+        self._wait_ns.value = int(seconds * 1e9)  # Queued launches have their own copy of the old value.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:
@@ -161,7 +161,7 @@ def elapsed_s(start: Event, end: Event) -> float:
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Generous estimate of the seconds that the host needs to queue a launch, so that no gap is timed."""
+"""Seconds to allow the host to queue a launch. The value is generous, so that no gap between launches is timed."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def choose_gpu(wanted: str) -> LocalGpu:
     """Return the GPU of this machine that the user names.
 
     Args:
-        wanted: `auto`, an index or a UUID. `auto` is the first visible GPU that no process uses, or else the first one.
+        wanted: `auto`, an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
 
     Raises:
         UsageError: There is no such GPU.

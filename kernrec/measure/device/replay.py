@@ -62,7 +62,7 @@ class Recording:
     outcomes: Mapping[ConfigKey, RecordedConfig]
     """Recorded measurements, keyed by kernel and config, in the order of the recording."""
     kernel_hashes: Mapping[str, str]
-    """Hash of each kernel's source (the last one that was measured), keyed by kernel name."""
+    """Hash of the source with which each kernel was last measured, keyed by kernel name."""
 
     @property
     def best(self) -> RecordedConfig:
@@ -77,7 +77,7 @@ class Recording:
 
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
-        """Return the key with which `outcomes` contains a config."""
+        """Return the key of a config in `outcomes`."""
         return kernel, canonical_json(dict(config))
 
 

@@ -27,7 +27,7 @@ class SimulatedSensors:
     tick_s: float | None = 0.1
     """Seconds between two updates of the energy counter; None if the GPU has no energy counter."""
     lag_s: float = 0.02
-    """Seconds by which the energy counter's value is late."""
+    """Delay of the energy counter's value in seconds."""
     missing: float = 0.0
     """Fraction of the energy counter's updates that are skipped."""
     counter_scale: float = 1.0

@@ -115,7 +115,7 @@ def is_trusted(ratio: float | None) -> bool:
     """Return whether an energy counter agrees with the power sensor.
 
     Args:
-        ratio: Counter's energy divided by the integral of power. None, if they cannot be compared, counts as agreement.
+        ratio: Counter's energy divided by the integral of power. If it is unknown (None), return true.
     """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 

@@ -138,7 +138,7 @@ WINDOWS_S = {
 }
 """Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
 
-The windows are long enough for the period in which the sensors are updated and averaged.
+Each window is long enough for the periods in which the GPU updates and averages its sensors.
 
 Source: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """
@@ -256,7 +256,7 @@ def measure_latency(
 
     Sensor readings are appended to `trace`. Return the statistics of the latency, and the number of launches.
     """
-    loaded.times(1)  # The first launch loads the kernel's code.
+    loaded.times(1)  # Ignore the time of the first launch, which loads the kernel's code.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -269,7 +269,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Short launches seem slower if they are timed one by one, and would look hopeless.
+    if short:  # Timed one by one, short launches would look hopelessly slow, so time batches of them.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False

@@ -1,7 +1,7 @@
 """Measure the properties of a GPU's sensors, its idle power and the two reference kernels.
 
-If the unchanging reference kernels become slower, the GPU has become slow. The result of a probe is cached until the
-machine reboots or its driver changes.
+The reference kernels never change: if they become slower, the GPU has become slow. The result of a probe is cached
+until the machine reboots or its driver changes.
 """
 
 import json

@@ -44,7 +44,7 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer.get("lost"):
-            os._exit(1)  # A regular exit would wait for the device.
+            os._exit(1)  # A regular exit would wait for the device, which may hang.
 
 
 def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:

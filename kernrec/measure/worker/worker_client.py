@@ -111,7 +111,7 @@ class WorkerClient:
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may survive this.
+        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may survive the kill.
             process.wait(_KILL_LIMIT_S)
         for stream in (process.stdin, self._stderr):  # The reading thread closes the worker's standard output.
             with suppress(OSError):
@@ -173,7 +173,7 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, and then None. The stream's own buffer could block at exit."""
+    """Put all complete lines of a stream into a queue, then None. Avoid the stream's buffer: it could block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):

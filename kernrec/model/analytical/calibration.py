@@ -40,10 +40,9 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
+"""Largest plausible multiplier. The smallest plausible multiplier is 1 / `MOST`."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""Names of the fields of `Calibration` that are multipliers of time, and of the fields that are multipliers of
-energy."""
+"""Names of the fields of `Calibration` that multiply times, and of the fields that multiply energies."""
 _MOST_BYTES = 1 << 20
 
 
@@ -65,9 +64,9 @@ class Calibration:
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured latency on held-out problems, without and with the calibration: the
-    exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
-    """
+    """Typical factors between predicted and measured latency on held-out problems: (without calibration, with
+    calibration). A factor is the exponential of the mean, over problems, of the median |log(predicted / measured)|.
+    None if time is not calibrated."""
     energy_factor: tuple[float, float] | None = None
     """Like `time_factor`, but for energy instead of latency. None if energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)

@@ -26,8 +26,8 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 """Pipes of an SM, in the order of the first rows of `Demand.rates`. If several blocks use a pipe, their clock cycles
 add up."""
 
-# Lanes per SM and clock of the pipes that are equal for all compute capabilities in the catalog (CUDA C++ Programming
-# Guide, "Throughput of Native Arithmetic Instructions").
+# Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
+# Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
 # Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, they run in the f64 pipe, at the rate of
 # the f64 pipe.
@@ -39,10 +39,9 @@ integer additions. Nsight Compute's documentation says so for F2FP (pipeline ALU
 its name and rate are similar.
 """
 _MERGES_SINCE = 80
-"""Minimum compute capability at which the lanes of a warp are not serialized if they add 1 to the same word of shared
-memory. From this compute capability on, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed
-to take one wavefront.
-"""
+"""Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
+serialized. For these GPUs, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed to take one
+wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
 clocks, not the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded
@@ -60,12 +59,11 @@ instruction every clock. The factor 0.67 was fitted to the measurements in conv2
 combined as in `launch_time`. It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile has no latency of the warp's
-instructions (`chain`). An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2
-clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between, so
-the value is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but
-causal attention with few warps does not.
-"""
+"""Clocks per instruction of a warp that is alone on its scheduler. This assumption is used if the profile does not
+contain the metric `chain`. An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it
+takes 2 clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in
+between: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with
+few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
@@ -101,10 +99,10 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""For each memory event of the power model: the suffixes of the names of the metrics whose sum is the number of
-events."""
+"""Suffixes of metrics' names, keyed by memory event of the power model. The number of events is the sum of the metrics
+whose names end with one of these suffixes."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics of local memory at L1. The metric `local.l2_sectors` counts its sectors at L2."""
+"""Metrics of local memory at L1. `l2.sectors` excludes them, because `local.l2_sectors` counts the sectors at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -125,7 +123,8 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
   count, because the compiler schedules them ahead.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
 - `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
-  one warp, this is the latency of a chain of instructions. It comes from the metric `chain` if the profile contains it.
+  one warp, this is the latency of a chain of instructions, which the metric `chain` states if the profile contains this
+  metric.
 - `in_turn`: Clock cycles that the pipes need if the stretches of the code (its consecutive parts, see
   `kernrec.ptx.analysis.barrier_phases`) run one after another. The value is 0 if the profile does not divide the code
   into stretches.
@@ -175,8 +174,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """For each code variant, return the index of the first variant with the same rates, (C,). Many configs share
-        code."""
+        """Return, for each code variant, the index of the first variant with the same rates, (C,)."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -383,16 +381,15 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the number of sectors that L2 reads, plus the number that it could have read during atomic operations: a
-    turn of an atomic operation occupies an L2 slice for one clock, in which the slice could have read sectors.
-    """
+    """Return the load of L2 in sectors: the sectors that L2 reads, plus the sectors that it could have read during
+    atomic operations. A turn of an atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (shared, port, l1): the clock cycles for which shared memory, the common port of shared memory and L1, and
-    L1 are busy."""
+    """Return (shared, port, l1): the clock cycles for which shared memory, the port and L1 are busy. Shared memory and
+    L1 have a common port."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))

@@ -33,7 +33,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
 
 
 class TensorAccess:
-    """Tensors that a launch reads and writes, and which steps of the tile order select the tiles of each tensor."""
+    """Tensors that a launch reads and writes, and the steps of the tile order that select each tensor's tiles."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TensorAccess:
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
         self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
-        """The same accesses as an object of the C++ engine."""
+        """These accesses as an object of the C++ engine."""
 
 
 def dram_bytes(
@@ -82,8 +82,8 @@ def dram_bytes(
         access: Tensors that the launches read and write.
         extents: Extent of each step of the tile order, as a number or an array (N,).
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
-        blocks: Number of thread blocks of each launch, (N,). If a block visits several tiles, number of visited tiles
-            instead.
+        blocks: Number of thread blocks of each launch, (N,). If a block visits several tiles, pass the number of
+            visited tiles.
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
         l2_bytes: Size of L2 in bytes.
         moved: Array (N,) that receives the result. By default, a new array is allocated.
@@ -107,7 +107,7 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks; arrays (C,)."""
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays are (C,)."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
@@ -123,7 +123,7 @@ class Footprint:
     empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
     """
     stored_bytes: Array = np.inf
-    """Bytes that the stores of one block write, if the launch writes the tensor and does not read it."""
+    """Bytes that the stores of one block write. Infinity if the launch does not write the tensor, or also reads it."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
@@ -179,7 +179,7 @@ class Rereads:
     (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
+    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes` in between."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
@@ -209,8 +209,8 @@ def sampled_dram_bytes(
     capacity. Unlike in `dram_bytes`, the overlap of neighboring tiles (such as the halo of a stencil) comes from the
     sample and not from the kernel's spec.
 
-    Concurrent blocks share L2. If a block loads the same data twice, the second load comes from DRAM if all concurrent
-    blocks together access more than L2 holds between the two loads.
+    Concurrent blocks share L2. A block's second load of the same data comes from DRAM if all concurrent blocks together
+    access more data between the two loads than L2 holds.
 
     Args:
         grid: Number of blocks along each axis.
@@ -236,7 +236,7 @@ def sampled_dram_bytes(
         total = total + once * first + again + footprint.filled(once, blocks)
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
-        # Data that several blocks share is also reloaded only once, and occupies space in L2 only once.
+        # Count shared data once, because blocks reload it only once, and it occupies space in L2 only once.
         distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
         part = l2_bytes / np.maximum(distinct, 1.0)
         total = total + rereads.beyond(part) * distinct * (blocks / wave)

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 LIMITED = 7
 """Number of rows of `LimitedCosts.costs`."""
 LATENCY_S, POWER_W, ENERGY_J, CLOCK_HZ, STATIC_J, CORE_J, REGIME = range(LIMITED)
-"""Rows of `LimitedCosts.costs`."""
+"""Row indices of `LimitedCosts.costs`."""
 
 
 @dataclass(frozen=True)

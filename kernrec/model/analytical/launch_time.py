@@ -6,8 +6,8 @@
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
                     exposed load latency, parts of the code that need different pipes one after the other, and the
                     time that DRAM needs for the block's bytes beyond the load latency.
-                After the last round comes the tail: the extra time of the longest block over an average block, and
-                its waits for other blocks.
+                After the last round comes the tail: the time by which the longest block exceeds an average block,
+                and the waits of the longest block for other blocks.
     core time   smooth maximum of the time of the SMs and of the time of L2 (bandwidth, or atomic operations on one
                 sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
@@ -74,11 +74,11 @@ class LaunchWork:
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of these waits during which other warps of the block have work, because no barrier holds
-      them back. NaN means that all waits overlap except as many as there are barriers.
+      them back. NaN means that all waits overlap, except one wait for each barrier.
     - `LONE_WAITS`: Number of waits of the longest block for L2, outside of loops, during which it has nothing else to
       do.
-    - `LOOPS` and following: Two rows for each loop, in the order of `Demand.terms`: its trips over all blocks, and its
-      trips in the longest block.
+    - `LOOPS` and following: Two rows for each loop, in the order of `Demand.terms`: the total trips of all blocks, and
+      the trips of the longest block.
     """
 
     @classmethod
@@ -164,7 +164,7 @@ class LaunchTime:
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the part of `core_s` in which a block waits for DRAM or one pipe, and other pipes idle, (C,)."""
+        """Return the part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle, (C,)."""
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
@@ -219,7 +219,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # The demand may contain loops that no launch executes, and launches may have loops that the demand lacks.
+    # Use only loops that both have: the demand may contain loops that no launch executes, and may lack others.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])
@@ -229,9 +229,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return the additional cost of a problem's epilogue on a GPU as (core time in seconds at the boost clock, core
-    energy in joules at nominal voltage, bytes of DRAM traffic). Return None if the problem has no epilogue.
-    """
+    """Return (core time, core energy, DRAM bytes) that a problem's epilogue adds on a GPU. The time is in seconds at
+    the boost clock, the energy in joules at nominal voltage. If the problem has no epilogue, return None."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None

@@ -74,16 +74,13 @@ class ClockTable:
 
     clock_hz: Floats
     at_clock: Floats
-    """Figures at each clock, (4, clocks): clock over boost clock, power of board and leakage (W), power of the clock
-    tree at nominal voltage (W), and square of (core voltage over core voltage at the boost clock).
-    """
+    """Figures at each clock, (4, clocks): clock / boost clock, power (W) of board and leakage, power (W) of the clock
+    tree at nominal voltage, and (core voltage / nominal core voltage) ** 2."""
 
     @cached_property
     def search(self) -> Floats:
-        """Return an array of shape (3, clocks) with the inputs of the search for a clock: (boost clock / clock) **
-        `OVERLAP`, power (W) without the energy of counted events, and squared ratio of the core voltage to the core
-        voltage at the boost clock.
-        """
+        """Return the inputs of the search for a clock, (3, clocks): (boost clock / clock) ** `OVERLAP`, power (W)
+        without the energy of counted events, and (core voltage / nominal core voltage) ** 2."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
@@ -109,10 +106,9 @@ INPUTS = (RANDOM, ZEROS)
 _MOST_CACHED = 16
 """Maximum number of cached results of `PowerModel.setting`."""
 PARTNER_HEADROOM = 1.35
-"""Highest power limit of GeForce boards by NVIDIA's partners, relative to the TDP, if the catalog has no limit above
-the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference board 350 W), and 600 W on RTX
-4090 boards (450 W).
-"""
+"""Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, used if the catalog has no limit above the
+TDP. An RTX 3090 (TDP 350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv), and boards with RTX 4090
+(TDP 450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -167,8 +163,7 @@ class PowerModel:
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the same as `for_gpu`, but for custom coefficients. `coefficients` has the structure of
-        `power.toml`."""
+        """Return the power model of a GPU with custom coefficients, which have the structure of `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:

@@ -25,9 +25,8 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 INTERVAL = 2.0
-"""Half-width of the default 90 % interval, as a factor (value / 2 to value * 2), from comparisons of predictions with
-the anchors, which are published measurements (`tools/evidence library`).
-"""
+"""Half-width of the default 90 % interval, as a factor: value / 2 to value * 2. `tools/evidence library` derives it
+from the errors of predictions for the anchors (published measurements)."""
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
 
@@ -43,9 +42,9 @@ class Spread:
     """Half-width for the ratio of the latencies of two configs of the same kernel, problem and GPU. It covers the
     individual errors of both configs."""
     energy: float
-    """Half-width for an energy, with the same parts of the error as `time`."""
+    """Half-width for an energy. Like `time`, it covers the common error and the individual error."""
     energy_ratio: float
-    """Half-width for the ratio of the energies of two configs, with the same parts of the error as `ratio`."""
+    """Half-width for the ratio of the energies of two configs. Like `ratio`, it covers their individual errors."""
 
     @property
     def own(self) -> float:
@@ -68,7 +67,7 @@ a clock is assumed, so the half-widths include the error of the clock. `docs/acc
 coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
-without the GPU. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.
+to other GPUs. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.
 """
 
 

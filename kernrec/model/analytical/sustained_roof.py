@@ -17,8 +17,8 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops for which no algorithm needs fewer operations. Convolutions are missing, because Winograd's algorithm and FFTs
-need fewer."""
+"""Ops whose number of operations no algorithm reduces. Convolutions are missing, because Winograd's algorithm and FFTs
+reduce their number of operations."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,9 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of an ideal launch on a GPU. If some algorithm needs fewer operations for the op, or if the
-    GPU has no arithmetic in the data type, operations are assumed to take no time and no energy, so that only the bytes
-    bound the time.
-    """
+    """Return the figures of an ideal launch on a GPU. Operations are assumed to take no time and no energy if some
+    algorithm needs fewer of them, or if the GPU has no arithmetic in the data type. Then, only the bytes bound the
+    time."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0

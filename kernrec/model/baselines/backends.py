@@ -20,8 +20,8 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release dates, keyed by backend, then by version: the date of the version's first wheel in Python's package index
-(looked up on 28 November 2026). The text is empty if the index contains no wheel of the version."""
+"""Release dates, keyed by backend, then by version. A date is that of the version's first wheel on PyPI (looked up on
+28 November 2026). It is empty if PyPI has no wheel of the version."""
 _TO = " to "
 
 
@@ -40,14 +40,14 @@ def known_versions(backend: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return a text with the earliest and the latest of some versions, such as `0.14.0 to 0.24.0`. Return None if all
-    versions are unknown (None)."""
+    """Return the oldest and the newest of some versions as a text, such as `0.14.0 to 0.24.0`. Return None if all
+    versions are None."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
 
 def by_number(version: str) -> list[tuple[int, str]]:
-    """Return a key that sorts versions by their numbers, so that 0.5.9 comes before 0.5.10."""
+    """Return a sort key that compares the numbers in a version, so that 0.5.9 comes before 0.5.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]
 
 
@@ -57,8 +57,8 @@ AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
-"""Lowest supported compute capability, times ten (installation guides of vLLM 0.14 and FlashInfer 0.7, and
-TensorRT-LLM's list of supported hardware). Other backends run on every GPU in the catalog."""
+"""Lowest compute capability (times ten) that a backend supports, according to the installation guides of vLLM 0.14 and
+FlashInfer 0.7, and TensorRT-LLM's list of hardware. Other backends run on every GPU in the catalog."""
 
 _SPELLINGS = {fold(name): name for name in BACKENDS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
@@ -89,13 +89,13 @@ def backend_of(backend: str) -> str:
 
 
 def supports(backend: str, sm: int) -> bool:
-    """Return whether a backend runs on GPUs of compute capability `sm`, such as 75."""
+    """Return whether a backend runs on GPUs of compute capability `sm` (75 stands for 7.5)."""
     return sm >= _LEAST_SM.get(backend_of(backend), 0)
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the user requested a backend. If `wanted` is empty, every backend counts as requested. Requested
-    names may end in `@` and a version. `SGLang (static scales)` also counts as SGLang."""
+    """Return whether the user requested a backend by a name in `wanted`. If `wanted` is empty, return True. A name such
+    as `vLLM@0.14.0` requests only one version. `SGLang` also requests `SGLang (static scales)`."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

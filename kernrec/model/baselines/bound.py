@@ -1,25 +1,25 @@
 """Lower bound on the time of a backend's kernel on a GPU, and the features that all ops share.
 
-The bound is the longest of the times for arithmetic, DRAM and L2, plus the time of a launch. A launch takes a fixed
-number of clocks: on the recorded GPUs, short matmuls take about the same number of clocks, but not the same time.
-Arrays contain N problems of the same op, data type and layout on one GPU.
+The bound is the longest of the times for arithmetic, DRAM and L2, plus the time of a launch. A launch is assumed to
+take the same number of clocks on every GPU, because short matmuls do on the recorded GPUs. Arrays have one entry for
+each of N problems, which have the same op, data type and layout.
 
 Each op has a module in `kernrec.model.baselines.features`, which defines
 
-    DIMS    the dimensions that the features use, in order; these are keys of `Problem.sizes`
-    CASES   predicates on the dimensions, by name; a recorded set covers the problems for which one of them is true
-    bound   a function (device, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean
-            the same on every GPU, and trees for GPUs without recordings use only these features
+    DIMS    names of the dimensions that the features use, in order (keys of `Problem.sizes`)
+    CASES   predicates on a problem's dimensions, keyed by case; each recorded set covers the problems of one case
+    bound   a function (device, sizes (D, N), layout) -> `Bound`. Trees for GPUs without recordings use only features
+            that mean the same on every GPU. The names of these features begin with one of `RATIOS`
 
 If the module sets `PHYSICAL_POWER = True`, the trees for power correct the power model (`PowerBase`) instead of the
 power limit. If it sets `SUSTAINED = True`, the trees for GPUs without recordings correct a bound at the rate that a GPU
 can sustain (`sustained_flops`).
 
-The features of N problems are the rows of one table: the fractions of the total time that the parts take, the
-logarithms of the sizes and of the total, and the columns of the op. `bound_of` fills the table, unless the op's module
-fills it itself. All logarithms are computed in one NumPy call, because the overhead of a call is as large as the cost
-of hundreds of numbers. Features that are equal for all problems, such as the data type, are stored as constants instead
-of rows.
+The features of N problems are the rows of one table: the fraction of the total time that each resource takes, the
+logarithms of the sizes and of the total time, and further features of the op. `bound_of` fills the table, unless the
+op's module fills it itself. All logarithms are computed in one NumPy call, because the overhead of a call is as large
+as the cost of hundreds of numbers. Features that are equal for all problems, such as the data type, are stored as
+constants instead of rows.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -56,8 +56,8 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types for which backends get 16-bit activations and convert them during the call. For the data types in
-`FORMATS`, that table states how activations are stored."""
+"""Data types whose activations backends get in 16 bits and convert during each call. For data types in `FORMATS`, the
+entry in `FORMATS` states how activations are stored."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Timing:
     """How a recorder timed a backend."""
 
     launch_clk: float
-    """Clocks of an empty launch that is timed in this way."""
+    """Clocks that an empty launch takes if it is timed in this way."""
     working_sets: float
     """Number of separate copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed before
     each launch."""
@@ -117,7 +117,7 @@ class Timing:
 GRAPH = Timing(3400.0, 10.0)
 """Timing of CUDA graphs of launches that read separate weights, fitted to recordings of A100, L40S and H200."""
 FLUSHED = Timing(9000.0, np.inf)
-"""Timing of one launch between two events after flushing L2: 6.6 us, the shortest recorded time on an A100."""
+"""Timing of one launch between two events after a flush of L2, for which an A100 takes at least 6.6 us."""
 FLASH = Timing(15000.0, 1.0)
 """Timing of attention in CUDA graphs, from the shortest recorded times (7.2 us on an H200, 13.6 us on an A100)."""
 
@@ -137,7 +137,7 @@ class Bound:
     total_s: Array
     """Lower bound on the seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each."""
+    """Seconds that each resource is busy at the data sheet's rates, (N,) each, keyed by resource (`PARTS`)."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
@@ -145,12 +145,12 @@ class Bound:
     constants: Mapping[str, float]
     """Features that are equal for all problems, keyed by name."""
     log_sizes: Array
-    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N). They are a part of `table`."""
+    """Base-2 logarithms of the problems' sizes, in the order of `DIMS`, (D, N). `table` contains them, too."""
     work_s: Array | None = None
     """Seconds of work on the GPU, without the host's time. None for ops whose calls were not timed one at a time."""
 
     def at(self, numbers: Array) -> "Bound":
-        """Return the part of the bound for the problems with the indices `numbers`."""
+        """Return a copy that contains only the problems with the indices `numbers`."""
         parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
         work_s = None if self.work_s is None else self.work_s.take(numbers)
         table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
@@ -161,9 +161,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features. `sizes` is an array (D, N). `total_s`, and the values of `shares`
-    and `columns`, are arrays (N,). For each of the times in `shares`, its fraction of `total_s` is a feature. `columns`
-    contains further features."""
+    """Create a bound, and fill its table of features. `shares` contains times, (N,) each, whose fractions of `total_s`
+    (N,) become features. `columns` contains further features, (N,) each. `sizes` is an array (D, N)."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -195,7 +194,7 @@ def features_of(op: str) -> Features:
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key of the kind of recorded problems to which a problem belongs. The key is the data type. For some
+    """Return the kind of a problem, by which recorded sets group problems. It is the name of the data type. For some
     ops, it also contains the data type of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
@@ -210,7 +209,7 @@ def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
     """Return (bound, features) of N problems. The bound is the lower bound on their times. The features are arrays
-    (N,), keyed by name. `dims` contains the sizes of each dimension, (N,)."""
+    (N,), keyed by name. `dims` contains the problems' sizes, (N,) each, keyed by dimension."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -234,8 +233,8 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the additional features with which trees predict power, (N,) each, keyed by name: for each resource in
-    `PARTS`, log2 of the fraction of the latency during which it is busy."""
+    """Return the features that only trees for power use, keyed by name, in the shape of `latency_s`. For each resource
+    in `PARTS`, the feature is log2 of the fraction of the latency for which the resource is busy."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -319,34 +318,33 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version of the backend that was recorded on this GPU. If none was, the range of versions that were recorded on
-    other GPUs. None if the recordings state no version."""
+    """Version of the backend that was recorded on this GPU. If the backend was recorded only on other GPUs, this is the
+    range of its versions there. None if the recordings state no version."""
     latency_s: Estimate
     power_w: Estimate | None
-    """Power in watts. None if power was not recorded; in this case, `operating_point.at_point` computes it with the
-    power model."""
+    """Power in watts. If power was not recorded, this is None until `operating_point.at_point` computes the power with
+    the power model."""
     gpus: tuple[str, ...]
-    """GPUs whose recordings the trees for latency were trained on."""
+    """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
     """Data type and layout of the recordings, if they differ from those of the problem. Otherwise, None."""
     busy: Mapping[str, float]
-    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates; they may overlap."""
+    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 
 
 @dataclass(frozen=True)
 class PowerBase:
-    """Power of a GPU in watts, from which the power of a problem is computed."""
+    """Parts of a GPU's power in watts, from which the power of a problem is computed."""
 
     running_w: float
-    """Power without any events, at the clock that a load reaches without a power limit."""
+    """Power without arithmetic and memory traffic, at the clock that the GPU reaches without a power limit."""
     math_w: float
     """Additional power if tensor cores run at the data sheet's rate. It is assumed to be equal in every data type."""
     dram_w: float
     """Additional power in watts at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`, in the shape of `latency_s`. The last axis of
-        `latency_s` has one entry for each problem."""
+        """Return the power of N problems in watts, at most `most_w`, in the shape of `latency_s` (..., N)."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

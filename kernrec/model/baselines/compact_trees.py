@@ -33,19 +33,18 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class CompactTrees:
-    """T trees with N nodes in all, over F features."""
+    """Ensemble of T boosted trees, which have N nodes in total and use F features."""
 
     start: Array
     """Index of the first node of each tree, (T,)."""
     left: Array
-    """Index of the left child of each node, (N,). The right child comes next. For a leaf, it is the index of the leaf
-    itself."""
+    """Index of each node's left child, (N,). The right child has the next index. A leaf has its own index."""
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array
     """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold or above go right."""
     leaf: Array
-    """Value of each leaf, (N,); 0 for splits."""
+    """Value that each leaf adds to the prediction, (N,). Splits have the value 0."""
     base: float
     """Constant added to the sum of leaves."""
     levels: int
@@ -118,7 +117,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # Index of the first split of each tree, and its number of splits.
+    # For each tree: the index of its first split, and the number of its splits.
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)

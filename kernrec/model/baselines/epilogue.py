@@ -1,4 +1,4 @@
-"""Convert the baselines of plain matmuls to matvecs and to matmuls with a bias, an activation or padded rows.
+"""Derive baselines of matvecs, and of matmuls with bias, activation or padded rows, from those of plain matmuls.
 
 Backends were recorded only with plain matmuls. They are assumed to fuse a bias and an activation into the matmul's
 kernel. The analytical model predicts the additional time (`kernrec.model.analytical.launch_time`). The lower end of an
@@ -60,7 +60,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Multiples, in elements, to which rows of a matmul are padded: 16 bytes of 16-bit elements, and a tile."""
+"""Multiples to which rows of a matmul are padded: 8 elements (16 bytes in 16-bit types), or a tile of 64 elements."""
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +82,7 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    # An op declared in a spec may have any name, even `matmul`.
+    # Check the layout, too, because an op that a spec declares may have any name, even `matmul`.
     if problem.op != "matmul" or problem.layout == ANY_LAYOUT:
         return ()
     a, b = tuple(problem.layout)

@@ -48,8 +48,8 @@ class VendorModel:
     )
     """Cached predictions, keyed by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times of problems, keyed by problem and name of the GPU. For each recorded set that predicts the problem,
-    a value contains (times of several problems that were predicted together, index of this problem)."""
+    """Cached times of problems, keyed by problem and name of the GPU. A value has an entry for each recorded set that
+    predicts the problem: (times of several problems that were predicted together, index of this problem)."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -65,7 +65,7 @@ class VendorModel:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Return the names of all backends without versions, each once."""
+        """Return the distinct names of all backends, without versions."""
         backends = (backend for entry in self.sets for backend in entry.recorded.backends)
         return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
 
@@ -110,8 +110,8 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return latencies of backends for a problem. The result contains at least the fastest backend of each recorded
-        set that predicts the problem. The arguments are those of `latencies`."""
+        """Return the same as `latencies`, but possibly without some slower backends. The result contains the fastest
+        backend of each recorded set that predicts the problem."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -119,14 +119,13 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """If a latency is below the roof (the minimum time with any backend) at the GPU's default power limit, raise it
-        to the roof. `operating_point.at_point` does the same."""
+        """Return a latency, raised to the roof if it is below. The roof is the minimum time with any backend at the
+        GPU's default power limit. `operating_point.at_point` raises latencies, too."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
-        """For each backend that was recorded for such problems but cannot run this problem, return the reason, keyed by
-        backend."""
+        """Return why backends that were recorded for similar problems cannot run this problem, keyed by backend."""
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
@@ -175,8 +174,8 @@ class VendorModel:
         return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Select the recorded data sets that can predict a problem. For each, return a `Kind` that lists the backends
-        for which the set has predictions."""
+        """Return a `Kind` for each recorded set that can predict a problem. The `Kind` lists the backends that the set
+        predicts."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
@@ -208,8 +207,8 @@ class VendorModel:
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
         """Return (index, set, whether the set contains the GPU) for each recorded set with this data type and layout,
-        or with similar ones. The sets whose GPUs are nearest to the GPU come first. If the GPU has no arithmetic in the
-        data type, return an empty list."""
+        or with similar ones. Sets that contain the GPU come first, then sets that contain its architecture. If the GPU
+        has no arithmetic in the data type, return an empty list."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

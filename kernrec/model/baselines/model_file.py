@@ -30,9 +30,8 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write a model's trees and card to a folder, which is created if missing. Return the path of the card. The
-    argument `card` lacks the fields `format` and `trees`, which are added. Trees that come from `stored` are already
-    compressed."""
+    """Write a model's trees and card to a folder, and return the path of the card. A missing folder is created. The
+    fields `format` and `trees` are added to the card. Trees may already be compressed, as `stored` returns them."""
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,15 @@
 
 A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
 the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
-`PowerModel.apply_power_limit` evaluates this launch at both operating points, and time and power are scaled by the
-ratio of the two results.
+`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The
+predicted time and power are scaled by the ratios of the two results.
 
 The energy of core events depends only on the problem and the GPU, so all backends share one value. As a result,
 recorded and predicted powers are transferred in the same way, and the order of backends changes only for physical
-reasons. The value is the median, over backends with known power, of the energy that remains for the core. It is at
-least the energy of the arithmetic if the power limit slows down the arithmetic or if no power is known. It is at most
-the energy that each backend can have used at the lowest clock at which its arithmetic fits into its time.
+reasons. For each backend with known power, the energy of static power and DRAM is subtracted. The median of the results
+is the shared value. It is at least the energy of the arithmetic if the power limit slows down the arithmetic, or if no
+power is known. It is at most the energy that the power limit permits at the lowest clock that is fast enough for the
+arithmetic.
 
 `least_s` is the minimum time of a call according to the data sheet: the arithmetic and the compulsory bytes at the
 GPU's highest rates. If a recording is faster by more than a factor `LEEWAY`, it must have timed another problem, so it
@@ -45,8 +46,8 @@ CAPPED = 0.95
 REACHED = 0.9
 """Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change (median
-of nine changes in matmul_tf32_limits_rtx3090.csv)."""
+"""Standard deviation of the error of log(time) after a transfer, as a fraction of the predicted change of log(time)
+(median of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
 """Half-width, as a factor, of the 90 % interval of a power that was computed with the power model (`tools/evidence
 power`)."""
@@ -74,8 +75,8 @@ def at_point(
         predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
             Pass all predictions that will be compared together, because they share the energy of core events.
         point: Power limit and clock.
-        problem: Problem of the predictions, if known. Its arithmetic determines the energy of core events if the power
-            limit slows down the backends, and the minimum time.
+        problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
+            backends, it also determines the energy of core events.
 
     Raises:
         UsageError: The GPU does not support this power limit or clock.
@@ -118,7 +119,7 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 _MOST_ROOFS = 512
-"""If the cache of the minimum times at an operating point contains this many problems, it is emptied."""
+"""Maximum number of problems in the cache of minimum times at an operating point. A full cache is emptied."""
 
 
 def roofs_s(
@@ -211,7 +212,7 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The clock must have been high enough for the backend's arithmetic to fit into its time.
+        # The clock must have been high enough for the arithmetic to fit into the time, which bounds the energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
@@ -233,8 +234,8 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy in joules, at nominal voltage, that remains for core events if the energy of static power and
-    of DRAM is subtracted from the energy of a call."""
+    """Return the energy of a call's core events in joules at nominal voltage: the energy of the call without the energy
+    of static power and of DRAM."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -298,8 +299,8 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum time in seconds of repeated calls, (N,), with `flops` operations and `moved` compulsory bytes,
-    (N,) each. Data of the previous call is assumed to stay in L2, up to its capacity."""
+    """Return the minimum time in seconds of a call that is repeated, (N,). `flops` is its number of operations, and
+    `moved` its compulsory bytes, (N,) each. L2 is assumed to keep as much data of the previous call as fits."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
@@ -315,8 +316,6 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return the result of `work_of` if tokens are routed unevenly to experts. The busiest GPU reads the weights of
-    only those experts that are expected to get tokens."""
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

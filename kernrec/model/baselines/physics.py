@@ -1,4 +1,4 @@
-"""Predict baselines of problems that nobody recorded from bytes, arithmetic and the efficiency of similar operators.
+"""Predict the baseline of an unrecorded problem from its bytes, its arithmetic and the efficiency of similar operators.
 
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
@@ -97,7 +97,7 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
     if in_flight is None:
         return Busy(flops_s, flops_s)
     row_bytes = sizes["columns"] * ELEMENT_BYTES[problem.dtype]
-    resident = 2048 * 16 / in_flight * gpu.sms  # number of blocks that run on the GPU at the same time
+    resident = 2048 * 16 / in_flight * gpu.sms  # Number of blocks that run at the same time.
     waits = np.ceil(row_bytes / in_flight) * _PASSES[problem.op] * np.ceil(sizes["rows"] / resident)
     return Busy(flops_s, flops_s, float(waits) * _WAIT_S)
 

@@ -1,15 +1,15 @@
-"""Recorded sets of backends and the trees that were trained on them. A baseline model consists of these.
+"""Recorded sets of backends, and the trees that were trained on each set: the parts of a baseline model.
 
-Some recorders timed one call at a time. Such a time is converted to the time of a call in a stream of calls. The time
-between two events around a single call includes the host's time, and the time of an empty call is called the floor. The
-longer the GPU works, the more of the floor it hides: if a call takes twice the floor, half of the floor remains
-(additions of large tensors on A100, V100, T4 and P4), and in long calls little of it remains. Calls in a stream or a
-CUDA graph only include the start of a launch:
+Some recorders timed one call at a time. `in_a_stream` converts such a time to the time of a call in a stream of calls.
+The time of a single call includes the host's time. The floor is the time of an empty call. The longer the GPU works,
+the more of the floor overlaps with the work: if a call takes twice the floor, half of the floor remains (additions of
+large tensors on A100, V100, T4 and P4). Calls in a stream or a CUDA graph include only the start of a launch:
 
     stream = start + max(call - floor**2 / call, work)
 
 Here, the work is the lower bound times a ratio that was fitted to the recordings. If a call takes little longer than
-the floor, recordings do not show how long the GPU worked, so the interval covers both extremes.
+the floor, recordings do not show how long the GPU worked. The interval therefore extends from a time without the floor
+to the time of the single call.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,21 +60,21 @@ class RecordedSet:
     case: str
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
-    """Recorded GPUs of each backend: a mapping from the GPU's catalog name to the backend's version (None if not
-    stated). A backend's name that ends in `@` and a version is a superseded version, which is used only on request."""
+    """Versions of the recorded backends, keyed by backend, then by the GPU's catalog name. A version is None if it is
+    unknown. A backend's name such as `vLLM@0.14.0` stands for a superseded version, which is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
     """Data types and layouts that were not recorded, but in which a backend takes about as long as in the recorded
     ones."""
     alike_width: float
-    """Logarithm of a factor. 90 % of the times in `alike` data types and layouts are within it of a recorded time."""
+    """Logarithm of the factor within which 90 % of times in `alike` data types or layouts match recorded times."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """For each backend and dimension: the number of which the size must be a multiple. The backend cannot run other
-    problems."""
+    """Numbers of which a size must be a multiple, keyed by backend, then by dimension. The backend cannot run other
+    sizes."""
     local: tuple[str, ...]
     """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
@@ -101,7 +101,7 @@ class RecordedSet:
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the predicate that decides whether the set covers given dimensions."""
+        """Return the predicate on a problem's dimensions that decides whether the set covers the problem."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
@@ -199,16 +199,16 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees, keyed by (`latency` or `power`, key). The key is a GPU, an architecture (for its unrecorded GPUs) or
-    `OTHER`."""
+    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, the key may contain an
+    architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """For each recorded GPU, (floor in seconds, ratio of work to lower bound). The mapping is empty if calls were timed
-    in a stream."""
+    """Pairs (floor in seconds, ratio of work to lower bound), keyed by recorded GPU. The mapping is empty if calls were
+    timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power of each recorded GPU according to the power model, which the trees for power correct. None if these trees
-    correct the power limit instead."""
+    """Power of each recorded GPU according to the power model. The trees for power correct it. If they correct the
+    power limit instead, this is None."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
@@ -245,5 +245,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the logarithms of sizes to base 2, (N, D), in the form that the extent of a recorded set uses."""
+    """Return base-2 logarithms of sizes, (N, D), for comparison with the extent of a recorded set."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

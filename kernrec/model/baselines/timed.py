@@ -39,10 +39,10 @@ _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest item count that is evaluated to limit the time of problems with fewer items, keyed by op. A backend can pad a
-problem, so it never needs longer for fewer items (rows, images or sequences)."""
+"""Largest number of items (rows, images or sequences) for which the trees are evaluated, keyed by op. A backend can pad
+a problem, so the predicted time for more items limits the time for fewer items."""
 _FARTHEST_ELSE = 1 << 14
-"""Largest item count that is evaluated for all other ops."""
+"""Largest number of items for which the trees of all other ops are evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """For each problem, return the factor between its predicted value and either end of its interval."""
+        """Return the factor between the predicted value of each problem and either end of its interval."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -110,15 +110,15 @@ class Kind:
 
     @cached_property
     def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-        """Return a function that selects the sizes of the features' dimensions from a problem's sizes."""
+        """Return a function that selects the sizes of the dimensions in `DIMS` from a problem's sizes."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (index, index if batched, largest count). The first two are indices in `DIMS` of the dimension that
-        counts the items, for single and for batched problems, or -1 if there is no such dimension. The last is the
-        largest item count to evaluate."""
+        """Return (single, batched, largest). In single and in batched problems, `DIMS[single]` and `DIMS[batched]` are
+        the dimensions that count items. The index is -1 if no dimension counts items. `largest` is the largest number
+        of items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -134,8 +134,8 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """If the data type or layout was not recorded, return the logarithm of the factor by which intervals are
-        widened. Otherwise, return 0."""
+        """Return the logarithm of the factor by which intervals are widened if the data type or layout was not
+        recorded. If both were recorded, return 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
@@ -231,7 +231,7 @@ class Timed:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Trees that were trained on other GPUs could predict times below the roof of this GPU.
+        # Limit the times, because trees that were trained on other GPUs could predict times below this GPU's roof.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
         if len(sizes) > len(problems):
@@ -256,7 +256,7 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem, even if calls were timed one at a time."""
+        """Return the index of the fastest backend for a problem. It is also the fastest after `SetModel.streamed`."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:

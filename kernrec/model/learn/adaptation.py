@@ -16,8 +16,8 @@ shape, continuing the boosting, averaging the process with boosted trees, proces
 linear term, and other Matern kernels. A noise model with heavy tails was rejected too: it has smaller errors where a
 GPU changed its clock during the measurements, but ranks configs worse elsewhere.
 
-The leave-one-out errors of the process, which have a closed form, determine the width of the interval. If features have
-their own relevances, each row's error is computed with relevances that were fitted without that row.
+The width of the intervals follows from the leave-one-out errors of the process, which have a closed form. If features
+have their own relevances, each row's error is computed with relevances that were fitted without that row.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this 
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidate values of noise variance divided by signal variance.
 _RELEVANCE_SPREAD = 0.5  # Standard deviation of the prior of the log relevances.
-_RELEVANCE_ROWS = 300  # Fitting relevances to more rows would take too long.
+_RELEVANCE_ROWS = 300  # Maximum number of rows to which relevances are fitted, to limit the time.
 _STEPS = 25  # Number of optimization steps that fit the relevances.
 
 
@@ -46,7 +46,7 @@ class Adaptation:
     """Correction of logarithmic predictions, fitted to M measurements of configs with F features."""
 
     offset: float
-    """Correction of a candidate that is far from all measured configs."""
+    """Correction, as a logarithm, for a candidate that is far from all measured configs."""
     center: Array
     """Mean of each feature over the measured configs, (F,)."""
     scale: Array
@@ -61,7 +61,7 @@ class Adaptation:
     """Interval around corrected predictions for this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """Return the correction to add to logarithmic predictions, (C,), of candidates with features (C, F)."""
+        """Return the correction to add to the log prediction of each candidate, (C,), given their features (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
@@ -88,7 +88,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # The number of rows is too small to bound the next error at this level, so the width is twice the largest error.
+    # If there are too few rows to bound the next error at this level, use twice the largest error as the width.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 

@@ -10,8 +10,8 @@ model's interval in one of ten cases. With a dozen groups, unbounded errors woul
 
 A 90 % interval needs 9 groups and the additional group. If there are fewer groups, the missing groups are assumed to
 have the errors of the analytical model. Without any group, the interval is the analytical model's interval. Each
-held-out group moves the interval towards the residuals. An interval with missing groups is called `pooled`, because it
-depends on this assumption. Reports mention it.
+held-out group moves the interval towards the residuals. Reports mark an interval with missing groups as `pooled`,
+because it depends on this assumption.
 
 An interval widens with the distance d of a candidate from the training data (`Extent.distance`). Its
 logarithmic half-width is
@@ -40,8 +40,7 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Standard deviation assumed for a constant feature. It means a factor of two if the feature is a log2, and 1 if the
-feature is a fraction."""
+"""Standard deviation assumed for a constant feature. For a feature that is a log2, this is a factor of two."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,15 @@ class Extent:
     def distance(self, matrix: Array) -> Array:
         """Return the distance of candidates with features (C, F) from the training data, (C,). If all features of a
         candidate are within their ranges, its distance is 0. Otherwise, it is log(1 + r) / 2, where r is the root mean
-        square excess beyond the features' ranges in standard deviations. The feature group with the largest r counts,
-        because a shape of another size differs in few features."""
+        square, over a group of features, of the excess beyond their ranges in standard deviations. The group with the
+        largest r is used, because a problem of another size differs in few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
 
     @cached_property
     def in_engine(self) -> Any:
-        # np.unique would import np.ma, which is slow.
+        # Avoid np.unique, because it imports np.ma, which is slow.
         members = np.asarray(self.part)[:, None] == sorted(set(np.asarray(self.part).tolist()))
         figures = (np.asarray(values, dtype=np.float64) for values in (self.low, self.high, self.spread))
         return query.Extent(*figures, np.asarray(members / members.sum(axis=0)))
@@ -159,8 +158,8 @@ class Interval:
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval, for an `Interval.width` and a distance
-    from the training data."""
+    """Return the factor between a prediction and either end of its interval. `width` is an `Interval.width`, and
+    `distance` is the candidate's distance from the training data."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -213,13 +212,13 @@ def calibrate(
 
 
 def _prior_share(distance: Array) -> Array:
-    """Return the weight of the analytical model's error at a distance: 0 at distance 0, 1/2 at distance 1."""
+    """Return the weight of the analytical model's error: 0 at distance 0 from the training data, 1/2 at distance 1."""
     squared = distance * distance
     return np.asarray(squared / (1.0 + squared))
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance."""
+    """Return the smallest non-negative `Interval.width` that covers `error` at `distance` from the training data."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -228,9 +227,9 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width w with share(w) + prior_weight * P(absolute log error of the analytical model < w) >=
-    level. `score` (N,) contains the widths that the rows need, in ascending order, and `share` (N,) contains the
-    cumulative weights of the rows."""
+    """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
+    model. `prior_weight` is the fraction of these errors in the mixture. `score` (N,) contains the width that each row
+    needs, in ascending order, and `share` (N,) contains the cumulative weights of the rows."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

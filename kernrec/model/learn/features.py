@@ -123,7 +123,7 @@ class Feature:
     above: str
     below: str = "1"
     bounded: bool = False
-    """Whether the ratio is limited to a factor of a million. It is limited if one of the quantities can be 0."""
+    """Whether the ratio is limited to a factor of a million above or below 1, because a quantity can be 0."""
 
     @property
     def logarithmic(self) -> bool:
@@ -177,7 +177,7 @@ LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Row index of each field of `ModelInputs` that fills exactly one row of an array of `QUANTITIES`, keyed by field."""
+"""Fields of `ModelInputs` that are rows of an array of `QUANTITIES`: the index of the row, keyed by field."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -250,8 +250,8 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return an array (C, F) whose columns of tunables are filled. All other columns are NaN. `tunables` contains the
-    values of each tunable, (C,), keyed by tunable."""
+    """Return an array (C, F) that contains only the features of tunables. All other columns are NaN. `tunables`
+    contains the values of each tunable, (C,), keyed by tunable."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")

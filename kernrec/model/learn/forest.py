@@ -18,11 +18,11 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # A complete tree doubles in size with each level.
+_MOST_LEVELS = 10  # Low, because a complete tree doubles in size with each level.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""
-_EIGHT = 8  # The engine evaluates eight trees at a time.
+_EIGHT = 8  # The engine evaluates eight trees at a time, so trees are padded to this multiple.
 _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 
 

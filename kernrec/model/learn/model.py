@@ -42,8 +42,8 @@ def least_log_ratio(inputs: ModelInputs) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Limit corrections from below. `log_ratio` (C,) contains log(corrected time / analytical time), and `least` (C,)
-    is the minimum from `least_log_ratio`. Return `log_ratio` with values near or below the minimum raised."""
+    """Return the corrections `log_ratio` (C,), log(corrected time / analytical time), with a lower limit: values near
+    or below the minimum `least` (C,) are raised. `least_log_ratio` computes the minimum."""
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
     return raised
@@ -66,13 +66,13 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals, keyed by quantity (`latency` or `energy`), then by a key that states when the interval applies. A key
-    is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows (`conformal.on_rows`),
-    `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
+    """Intervals, keyed by quantity (`latency` or `energy`), then by scope. A scope is `*` (all GPUs), a GPU, a GPU with
+    a data type (`conformal.on_dtype`), a GPU with a data type and a kind of rows (`conformal.on_rows`),
+    `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores of the model on held-out groups, keyed by the name of the score."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `kernels` (source hash by name) and `ops` also describe the training data."""
+    """GPUs in the training data. `kernels` (source hash, keyed by name) and `ops` are its kernels and ops."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
@@ -82,16 +82,16 @@ class Model:
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
-        was held out. The errors must not be larger and the top recommendations must not be worse. If the model has
-        `SHAPE` trees, the errors are those of the differences between a problem's configs."""
+        """Return whether the model was at least as good as the analytical model on held-out GPUs, both in its median
+        error and in its top recommendations. The median error is that of latencies or, if the model has `SHAPE` trees,
+        that of latency differences between a problem's configs. If no GPU was held out, return True."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     @property
     def tried_on_new_gpus(self) -> bool:
-        """Return whether any GPU was held out. Otherwise, `helps_new_gpus` was not tested."""
+        """Return whether the model was tested on held-out GPUs. If not, `helps_new_gpus` is only assumed."""
         return self._judged("GPU") in self.scores
 
     @property
@@ -109,7 +109,7 @@ class Model:
 
         Returns:
             (log ratios, distances). The log ratios are log(corrected / analytical), (C,), keyed by quantity. The
-            distances are those of the candidates from the training data, (C,).
+            distances between candidates and training data are an array (C,).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities())
@@ -126,7 +126,7 @@ class Model:
 
 
 ANALYTICAL = " of the analytical model"
-"""Part of a score's name that marks the score of the analytical model."""
+"""Part of a score's name, which says that the score is the analytical model's."""
 
 
 def learned_model(
@@ -137,10 +137,10 @@ def learned_model(
     source: float = 0.0,
     half_widths: Array = _NO_WIDTHS,
 ) -> Any:
-    """Convert models that correct C configs on a GPU, one after the other, to an engine object.
+    """Return an engine object that corrects the costs of C configs on a GPU with one or more models in sequence.
 
     Args:
-        models: (model, whether the GPU is in its training data) of each model.
+        models: Models in the order in which they apply, as pairs (model, whether the GPU is in its training data).
         tunables: Values of each tunable, (C,), keyed by tunable.
         row_kinds: For each config, the row of `half_widths` that applies to it.
         source: Index in `SOURCES` of the source of the corrected costs.

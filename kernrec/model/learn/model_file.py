@@ -105,10 +105,9 @@ def _only_writer(folder: Path) -> Iterator[None]:
 
 
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
-    """Delete the files with trees of a model that are not in `current`, and temporary files that a killed training
-    process left."""
+    """Delete a model's tree files that are not in `current`, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of `write_whole`.
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # `write_whole` names them so.
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
@@ -131,7 +130,8 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             " run `kernrec train` again"
         )
     _check_complete(path, card)
-    card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}  # 0.1
+    # Cards of kernrec 0.1 call the analytical model the prior.
+    card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
         if not all(isinstance(text, str) for text in texts):
@@ -148,7 +148,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         forests = _Forests(path, card["heads"], len(columns))
         if trees:
-            dict(forests)  # This reads all trees.
+            dict(forests)  # Creating a dict reads the trees of every quantity.
         model = Model(
             columns,
             _extent(path, card["extent"], columns),
@@ -186,8 +186,8 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems that the `training` entry of a card states. Cards of shipped models store
-    only this number, and other cards store the problems."""
+    """Return the number of training problems, given the `training` entry of a card. Cards of shipped models store only
+    this number, and other cards store the problems."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
@@ -214,7 +214,7 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
 
 
 class _Forests(Mapping[str, Forest]):
-    """Trees of a model by predicted quantity, each read from its file on first use."""
+    """Trees of a model, keyed by predicted quantity. Each file with trees is read on first use."""
 
     def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
         for head in heads:

@@ -33,9 +33,9 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 measurements so far. Rounds are small, because the model of power improves after each round.
 """
 _RISK_FACTOR = 1.5
-"""The energy of a config is measured only if its cost would be useful when it is lower than expected by this many
-half-widths of its interval. A value of 1 is too small: the model often misjudges the config of lowest energy more than
-others (hotspot and expdist in `tools/evidence search`).
+"""The energy of a config is measured only if the config's expected cost, minus this many half-widths of the interval,
+is better than the best cost so far. A value of 1 is too small: the model often misjudges the config of lowest energy
+more than others (hotspot and expdist in `tools/evidence search`).
 """
 
 
@@ -44,8 +44,8 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Factor by which the coordinate for latency is multiplied. As a result, two random configs differ as much in latency
-as in all other coordinates."""
+"""Factor by which the coordinate for latency is multiplied, so that two random configs differ as much in latency as in
+all other coordinates together."""
 
 
 class PowerModel:
@@ -76,7 +76,7 @@ def _conformal(scores: Array) -> float:
     """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # Absolute errors have a half-normal prior distribution. Compute the fraction of the mixture below each score.
+    # Compute the fraction of the mixture below each score. The prior distribution of absolute errors is half-normal.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -90,8 +90,8 @@ class EnergyGuide(ObjectiveSearch):
         """Begin a search.
 
         Args:
-            search: Search by expected improvement of the same space, which selects the configs.
-            weights: As for `ObjectiveSearch`. In a search for a front (None), each round draws random exponents.
+            search: Search by expected improvement in the same space. It selects the configs.
+            weights: As for `ObjectiveSearch`. In a search for a Pareto front (None), each round draws random exponents.
             seed: Seed of the random exponents.
         """
         super().__init__(search.space, weights)
@@ -132,8 +132,8 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must undercut to be useful, (C,): the lowest measured cost. For a front,
-        it is the cost of a config with the same latency and the lowest energy of any config that is at least as fast.
+        """Return the log cost below which each config is useful, (C,): the lowest measured cost. In a search for a
+        Pareto front, this is the cost at the config's latency and the lowest energy of all configs that are as fast.
         """
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
@@ -149,8 +149,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of configs, (C,) each. Energies that were not measured are
-        predicted."""
+        """Return (log costs, half-widths of their intervals) of configs, (C,) each. Predict unmeasured energies."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

@@ -28,9 +28,9 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Number of measurements before the first Gaussian process is fitted: if the configs have predicted latencies, and if
-they do not. Without predictions, 10 random configs led to better results on the recorded spaces than 15 random configs,
-or than one config for each value of each tunable (`tools/evidence search`).
+"""Numbers of measurements before the first Gaussian process is fitted: `FIRST` if configs have predicted latencies, and
+`FIRST_COLD` if they do not. Without predictions, 10 random configs led to better results on the recorded spaces than 15
+random configs, or than one config for each value of each tunable (`tools/evidence search`).
 """
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Number of configs in a batch, after which the Gaussian process is fitted again: the larger of `_BATCH` and
@@ -38,8 +38,8 @@ _BATCH, _BATCH_SHARE = 5, 0.1
 (`tools/evidence search`), and larger batches can be compiled ahead.
 """
 _FITTED = 256
-"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of those used are the
-fastest, and the other half is a random sample of the rest."""
+"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of this number are
+the fastest configs, and the other half are drawn at random from the slower configs."""
 SCORED = 20_000
 """Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring of the fastest configs
 are scored."""
@@ -49,7 +49,7 @@ PARENTS = 30
 """Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
 """Hyperparameters are learned again when the number of measurements has grown by this factor."""
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
+_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
 
 
 class ExpectedImprovement:
@@ -69,7 +69,7 @@ class ExpectedImprovement:
         # Import SciPy already here, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # Indices of configs, log(measured / predicted) of these configs, and the hyperparameters learned from both.
+        # (indices of configs, their log(measured / predicted), hyperparameters that were learned from both)
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
@@ -121,8 +121,8 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return indices into `scored`, an array of configs, with the most promising config first. `best` is the lowest
-        measured log latency."""
+        """Rank the configs `scored`, and return indices into this array, the most promising config first. `best` is the
+        lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
@@ -232,8 +232,8 @@ class ObjectiveSearch(ABC):
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost. In a search for a Pareto front, the cost is the energy-delay
-        product. Return None if no cost was measured."""
+        """Return the config of lowest measured cost, or None if no cost was measured. In a search for a Pareto front,
+        the cost is the energy-delay product."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

@@ -38,7 +38,7 @@ _WITHIN = 3.0
 _STEPS = 25
 """Maximum number of steps of the optimizer."""
 _JITTER = 1e-8  # Added to the noise to keep the covariance matrix positive definite
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
+_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ difference is small. For other tunables, it mostly matters whether the values di
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring. Several are needed if few children are configs of the space."""
 FEWEST = 20
-"""Minimum number of configs with predictions for predicting the other configs (`completed_predictions`)."""
+"""Minimum number of configs with predictions from which `completed_predictions` predicts the other configs."""
 _FITTED = 300
 """Maximum number of configs with predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
@@ -179,8 +179,8 @@ class SearchSpace:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if there are
-                none.
+            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if no config
+                has a prediction.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
@@ -219,7 +219,7 @@ class SearchSpace:
 
         Args:
             parents: Indices of the parents, the best first. Better parents breed more often (linear ranking).
-            left: Whether each config is an allowed result, (C,). For example, measured configs are not allowed.
+            left: Whether each config may be returned, (C,). For example, measured configs may not.
             draw: Random generator.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
@@ -247,8 +247,8 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Return a number for each row of `genes` (N, T), (N,). Two rows have the same number only if they are equal. The
-    numbers are floats, because the product of the numbers of values, (T,), may exceed the range of integers.
+    """Return a number for each row of `genes` (N, T), as an array (N,). Different rows have different numbers. `values`
+    (T,) contains the number of values of each gene. The result is float, because integers could overflow.
     """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):

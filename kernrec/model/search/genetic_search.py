@@ -69,9 +69,8 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs. The first configs together contain each value of each tunable
-        (`SearchSpace.covering`), and all other configs follow. In both parts, configs with better predictions come
-        first.
+        """Return the unmeasured configs: first those of `SearchSpace.covering`, which together contain each value of
+        each tunable, then all others. In both parts, configs with better predictions come first.
         """
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))

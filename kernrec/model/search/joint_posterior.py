@@ -212,7 +212,7 @@ class JointPosterior:
     def add(self, problem: int, measured: Measured) -> None:
         """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
-        # A problem's first measurement mostly reveals the common error, so its surprise says nothing about the scale.
+        # Skip a problem's first measurement: it mostly reveals the common error, and says nothing about the scale.
         if block.measured:
             mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
@@ -282,7 +282,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
+        """Never measure a contender again, because it cannot run. Choose it only if no other contender is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -298,16 +298,16 @@ class JointPosterior:
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (regret, probabilities). The regret is that of the method `regret`. The probabilities, (C,), are those
-        of each contender being the best."""
+        """Return (regret, probabilities). The regret is the result of the method `regret`. The probabilities, (C,), say
+        how likely each contender is the best."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the expected regret of a problem's current choice, before its correction, as (part if the posterior is
-        right, part if the problem is misjudged). Each part is multiplied by the probability of its case.
+        """Return (right, misjudged): the parts of the uncorrected expected regret of a problem's current choice if the
+        posterior is right, and if the problem is misjudged. Each part is multiplied by the probability of its case.
         """
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
@@ -324,7 +324,7 @@ class JointPosterior:
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
-        """Return the assumed bound on how far the best log cost is below that of the current choice (`LEAST_REACH`)."""
+        """Return the assumed maximum of the current choice's log cost minus the best log cost (see `LEAST_REACH`)."""
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
@@ -366,8 +366,8 @@ class JointPosterior:
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem. For each, return (contender, weighted gain). Each measurement is the
-        one with the greatest gain, assuming that the earlier measurements give the expected results ("kriging
+        """Plan the next measurements of a problem, and return (contender, weighted gain) for each. Each measurement has
+        the greatest gain, assuming that the planned measurements before it give the expected results ("kriging
         believer"). Effects on other problems are ignored.
 
         A gain is at most the reach divided by the number n of measurements that the problem already has: the best of n
@@ -415,7 +415,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
-    # The expected cost of the current choice also changes in each outcome, but not on average.
+    # Compare within each outcome. The current choice's cost changes too, but not on average.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)

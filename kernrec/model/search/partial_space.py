@@ -23,14 +23,14 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MARGIN = 0.05
-"""Maximum fraction by which a config that is not profiled may be better than the best profiled config."""
+"""Maximum fraction by which an unprofiled config may be better than the best profiled config when the search ends."""
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Number of standard deviations below the mean by which half of the next configs are chosen."""
+"""Half of the next configs are those with the lowest mean minus this many standard deviations."""
 SEARCHES, WRONG = 14, 0
-"""Number of test searches of recorded spaces, and number of those that missed a config that is better than the found
-config by more than `MARGIN`."""
+"""Number of test searches in recorded spaces, and number of these searches whose result was worse than the best config
+by more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1

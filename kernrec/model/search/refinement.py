@@ -25,8 +25,8 @@ from kernrec.model.search.relearning import LEAST
 Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are computed again before a decision: problems with the greatest gain per second, and
-problems whose gains were computed the longest time ago.
+"""Numbers of problems whose gains are computed again before a decision: `_NEAR_TOP` problems with the greatest gain per
+second, and `_IN_TURN` problems whose gains are the oldest.
 """
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
@@ -96,8 +96,7 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """Return the visit of a problem with the greatest gain per second. Return None if all contenders of the problem
-        are measured."""
+        """Return a problem's visit of greatest gain per second, or None if all its contenders are measured."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence

@@ -1,11 +1,10 @@
-"""Check whether expected regrets were right, and correct them, by comparing by how much they fell with by how much
-choices improved.
+"""Correct expected regrets by comparing how much they fell with how much the choices improved.
 
 The regret of a problem is the log cost of the chosen config minus that of the best config. A model states the expected
 regret before and after each measurement. If the model is right, the expected regret falls on average by as much as the
 choice improves, whatever is measured: E[regret before - regret after] = E[cost of the choice before - cost of the
-choice after]. So the sums of both sides over recent measurements differ only by chance and by errors of the stated
-regrets. The ratio of the sums is used to correct the remaining stated regrets.
+choice after]. So, summed over recent measurements, the two sides differ only by chance and by errors of the stated
+regrets. The ratio of the two sums is used to correct the remaining stated regrets.
 
 Few problems have a wrong choice, but for those the loss is large. So the total loss is modeled as a compound Poisson
 sum: the number of losses follows from the corrected regret, and their sizes are exponentially distributed with the mean
@@ -49,7 +48,7 @@ class RegretRecord:
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice: half the ratio of the second to the first moment."""
+        """Return the mean loss on a problem with a wrong choice: half the gains' second moment over their first."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:

@@ -57,9 +57,9 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
         seed: Seed of the trees and of the folds.
 
     Returns:
-        (corrections, fraction). The corrections to add to the predicted log costs are arrays (C,), one for each
-            problem. The fraction is that of the squared errors that remains after the corrections. None if there are
-            too few measurements, if XGBoost is not installed, or if the corrections do not help.
+        (corrections, fraction). The corrections are an array (C,) for each problem, to add to the predicted log costs.
+            The fraction is the part of the squared errors that remains after the corrections. The result is None if
+            there are too few measurements, if XGBoost is not installed, or if the corrections do not help.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:

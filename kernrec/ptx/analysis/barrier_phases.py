@@ -50,7 +50,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # position in a chain of dependent loads -> maximum number of executions of a load at this position, (warps,)
+    # position in a chain of dependent loads -> for each warp, executions of the load that runs most often
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -60,12 +60,11 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """For each phase, find the warp that needs the most clock cycles or waits most often. Return the sum of these
-    maxima.
+    """Return the sum over all phases of the clock cycles, or of the waits, of the slowest warp in each phase.
 
     Args:
         function: The kernel.
-        pieces: Basic blocks of the kernel. Blocks that the assembler merges form one group.
+        pieces: Basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
         by_warp: For each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
@@ -82,7 +81,7 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each block and its instructions, guarded by the predicate of a branch that skips the block."""
+    """Yield each block and its instructions. If a branch skips the block, the branch's predicate guards them."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -105,7 +104,7 @@ def overlapped_waits(
 
     Args:
         function: the kernel.
-        pieces: basic blocks of the kernel. Blocks that the assembler merges form one group.
+        pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
         waited: for each piece, the total number of waits of all warps.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
@@ -137,12 +136,11 @@ def ends_phase(block: BasicBlock) -> bool:
 
 
 LENGTH = 16
-"""Maximum number of PTX instructions of a stretch, a piece of code within which warps are assumed to overlap. No warp
-is assumed to run further ahead of another warp than this.
+"""Maximum number of PTX instructions of a stretch: a piece of code in which the warps' work is assumed to overlap.
 
 The number was fitted to two measured convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64).
-Their time is the sum of the times for f64, DRAM and issue, within 1 to 2 %. With this number, estimates are between 6 %
-below and 1 % above that sum. If only barriers ended a stretch, they would be 11 to 18 % below.
+Their time is the sum of the times for f64, DRAM and issue, within 2 %. With this number, estimates are between 6 %
+below and 1 % above that sum. If only barriers ended a stretch, estimates would be 11 to 18 % below the sum.
 """
 MOST = 12
 """Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH` and may span
@@ -152,11 +150,11 @@ several barriers."""
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions by class that warps issued in each stretch, in text order.
+    """Return the machine instructions that warps issued in each stretch (`LENGTH`), keyed by class, in text order.
 
     Args:
         function: function without calls.
-        issue: for each basic block, the machine instructions of one execution by class.
+        issue: for each basic block, the machine instructions of one execution, keyed by class.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]

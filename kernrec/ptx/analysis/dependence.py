@@ -171,7 +171,7 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that, in a loop that waits, do not change memory before another thread does."""
+"""Atomic operations that change nothing in a waiting loop until another thread has changed memory."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
@@ -202,11 +202,10 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return (pointers through which a kernel reads global memory, pointers through which it writes global memory).
+    """Return (read, written): the pointers through which a kernel reads global memory, and those for writing.
 
-    A pointer is the name of a parameter or variable. The result is None if the origin of an address is unknown.
-
-    An atomic operation whose result is not used counts only as a write. The result is cached in the function.
+    A pointer is the name of a parameter or variable. If the origin of an address is unknown, return None. An atomic
+    operation whose result is not used counts only as a write. The result is cached in the function.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)

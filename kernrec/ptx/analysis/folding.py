@@ -57,8 +57,8 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Map each register of `named` to the registers that have a different value while the register's value is still
-    needed."""
+    """Return the registers with which each register of `named` cannot share a machine register, because both are needed
+    at the same time with different values."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named

@@ -26,7 +26,7 @@ distance is the product of the number and the values of the parameters."""
 
 @dataclass(frozen=True)
 class Index:
-    """Buffer whose values are indices into other buffers. Buffers and factors are named by the kernel's parameters."""
+    """Buffer whose values are indices into other buffers. Kernel parameters identify the buffers."""
 
     targets: Mapping[str, Step]
     """For each indexed buffer, the distance in bytes between the elements of consecutive indices."""

@@ -6,8 +6,8 @@ module estimates, by class, the machine instructions that a warp issues on sm_75
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
 - two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
-- sequences, by the assembler's code: division and remainder by a value that is not a literal (about 20), their 64-bit
-  forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20);
+- sequences, counted in the assembler's output: division and remainder by a value that is not a literal (about 20),
+  their 64-bit forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20);
 - conversions to f32 of an f16 (one addition on the f16 pipe) and of a bfloat16 (one shift); `ex2` and `tanh` of packed
   halves take two instructions;
 - a packed f32x2 operation counts as two instructions: it saves an issue slot, but no time on the FMA pipe;
@@ -119,8 +119,7 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""Product m * n * k of the largest `mma` instruction for each type of the matrix A (PTX ISA, table of the shapes of
-`mma`)."""
+"""Product m * n * k of the largest `mma` instruction, keyed by type of the matrix A (PTX ISA, shapes of `mma`)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")

@@ -73,8 +73,8 @@ for sm_75, sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
 """Maximum number of branches in one piece of machine code whose predicates must be kept in registers until a load has
 finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
-assumed to use one. ptxas 13 keeps five such loads in flight. A predicate that only guards loads can be reused as soon
-as they are issued, so ptxas 13.5 keeps sixteen such loads in flight."""
+assumed to use one. ptxas 13 keeps five loads with such predicates in flight. A predicate that guards only loads can be
+reused as soon as they are issued, so ptxas 13.5 keeps sixteen loads of this kind in flight."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
@@ -143,8 +143,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the conditional branch at the end of a basic block. If the basic block does not end
-    with a conditional branch, return None."""
+    """Return the target of the conditional branch that ends a basic block. If no such branch ends it, return None."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 

@@ -50,8 +50,8 @@ def emulate(
     Args:
         module: module from `parse`.
         launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, they must
-            be complete.
+        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters,
+            the blocks must form whole clusters.
         count: whether to count events.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.
@@ -225,7 +225,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The compiler decides what these two parts contain. They only must not overlap.
+        # The compiler decides what these two parts contain, so any parts that do not overlap are correct.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }

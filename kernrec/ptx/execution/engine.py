@@ -77,11 +77,11 @@ class _Code(NamedTuple):
     names: list[str]
     """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """(index of the name, number of operands, guard register, whether the guard is negated) of each instruction. The
+    """For each instruction: (index of the name, number of operands, guard register, whether the guard is negated). The
     guard register is -1 if the instruction has no guard."""
     operands: np.ndarray[Any, Any]
-    """(kind, number, value) of each operand in preorder. The number is the index of a register or symbol, or the number
-    of parts of a compound operand."""
+    """For each operand in preorder: (kind, number, value). The number is the index of a register or symbol, or how many
+    parts a compound operand has."""
     blocks: np.ndarray[Any, Any]
     """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
     the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
@@ -159,7 +159,7 @@ class EngineLaunch:
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
     ) -> None:
-        """Check all thread blocks that are run after this function was called.
+        """Turn on checks of memory accesses for all thread blocks that run from now on.
 
         Args:
             arrays: Variables in shared memory, each with its name, start and size in bytes.

@@ -43,8 +43,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the additional bytes that the next block, `other`, moves if later blocks follow the same pattern.
 
-        Where the next block continues a run of words of this block, it moves only its own bytes, even if they start
-        within a sector. Elsewhere, it moves whole sectors.
+        If a run of words continues a run of this block, count only its own bytes, even if it starts within a sector.
+        Otherwise, count whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -145,7 +145,7 @@ class EmulationOptions:
     budget: int = BUDGET
     """Maximum PTX instructions of a batch of blocks. A kernel that exceeds it is assumed to loop forever."""
     check_races: bool = False
-    """Whether a data race is an error: in shared memory, or in global memory through which blocks pass data."""
+    """Whether data races raise an error, in shared memory and in global memory through which blocks pass data."""
     checked: CheckedMemory | None = None
     """Checks for errors that do not stop the emulation (see `Emulation.findings`), or None."""
     watched: Sequence[int] = ()

@@ -265,7 +265,7 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            # This directive describes a call through a pointer, which is resolved when the call runs.
+            # Skip this directive: it describes a call through a pointer, which is resolved when the call runs.
             return rest[1:] if rest else None
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
@@ -298,7 +298,7 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            # Every call has a scope of its own, and all of these scopes use the same names.
+            # Each call has its own scope, and all these scopes use the same names, so make the name unique.
             if word == ".param" and len(self._scopes) > 1:
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique

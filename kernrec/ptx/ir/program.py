@@ -88,7 +88,6 @@ class BasicBlock:
     """Instructions that are executed in sequence. Control can only enter at the first instruction."""
 
     index: int
-    """Index of the block in the function."""
     instructions: tuple[Instruction, ...]
     labels: tuple[str, ...]
     """Labels directly before the first instruction."""

@@ -76,7 +76,7 @@ class KernelLaunch:
     """Number of thread blocks per cluster: one to three extents, x first. If it is empty, clusters have the size that
     is compiled into the kernel. If the kernel has no such size, a cluster is one block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Fixed addresses of `.global` variables in `buffers`. Pointers in their contents already use them."""
+    """Fixed addresses of `.global` variables in `buffers`, to which pointers in the buffers already refer."""
     grid_barrier: int = 0
     """Address of the grid-wide barrier of a cooperative launch, or 0 if the launch is not cooperative. The barrier
     takes eight bytes in one of `buffers`."""
@@ -108,8 +108,7 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """If no GPU can run a launch with this grid and block (x first), return the reason. Otherwise, return an empty
-    text."""
+    """Return why no GPU can run a launch with this grid and block (x first), or an empty text if a GPU can."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -197,7 +196,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     # Functions need addresses, too, for calls through pointers.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # If a buffer has the name of a variable in shared or constant memory, only arguments can refer to the buffer.
+    # A variable in shared or constant memory hides a buffer with its name, to which only arguments can refer.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:

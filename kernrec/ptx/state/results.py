@@ -1,4 +1,4 @@
-"""Define the results of an emulation, counts and errors, and the widths of registers."""
+"""Define the counts and errors of an emulation, and the widths of registers."""
 
 from typing import Any
 

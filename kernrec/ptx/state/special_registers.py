@@ -1,9 +1,9 @@
 """Define the special registers (`%tid.x`, `%laneid`, ...), and compute the number of registers per thread at launch.
 
 The number of registers is needed because the warps of a block can pass registers to each other (PTX ISA, "setmaxnreg").
-The directive `.maxnreg` states the number at launch. Without it, the number is the maximum with which the blocks that
-`.maxntid` and `.minnctapersm` demand fit on an SM. The assembler uses the same rule: `ptxas -v` reports 168 registers
-for kernels of 384 threads, and 128 for kernels of 512 threads. Without any of these directives, the number is unknown.
+The directive `.maxnreg` states the number at launch. Without it, the number is the largest with which an SM can hold
+`.minnctapersm` blocks of `.maxntid` threads. The assembler uses the same rule: `ptxas -v` reports 168 registers for
+kernels of 384 threads, and 128 for kernels of 512 threads. Without any of these directives, the number is unknown.
 """
 
 from collections.abc import Mapping, Sequence

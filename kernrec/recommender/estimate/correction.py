@@ -60,7 +60,7 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
 
 
 FEWEST, MOST = 5, 64
-"""Minimum number of measurements on a problem to adapt a model to them, and maximum number that is used."""
+"""Minimum number of measurements on a problem for adapting a model, and maximum number that adaptation uses."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ModelScope:
     beneath: "ModelScope | None" = None
     """Model that corrects the analytical model first, before this model corrects the result; None if there is none."""
     row_kind: str = ""
-    """Alignment of the matrices' rows, as in `features.row_kind`; empty if the kernel does not distinguish it."""
+    """Alignment of the matrices' rows, as in `features.row_kind`; empty for kernels that ignore the alignment."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
@@ -216,9 +216,9 @@ def interval_of(
 ) -> Interval:
     """Return the interval of a model's estimates for problems without measurements.
 
-    The interval is the widest of those for new problems, for a new GPU and for a new kernel, as far as they apply. The
-    interval for new problems is the most specific one that the model has: for the alignment of rows and the data type
-    on the GPU, for the data type on the GPU, for the GPU, or for all GPUs.
+    The result is the widest of three intervals: for new problems, for a new GPU (if `gpu` is None), and for a new
+    kernel (unless `kernel_known`). The interval for new problems is the most specific one that the model has: for this
+    GPU, data type and alignment of rows; for this GPU and data type; for this GPU; or for all GPUs.
 
     Args:
         quantity: `latency` or `energy`.

@@ -220,9 +220,9 @@ class Rescaling:
     configs: int
     """Number of measured configs from which the factors were computed."""
     latency_common: float
-    """Fraction that scaling leaves of the variance of the latency error that all configs of the kernel share."""
+    """Variance, after scaling, of the latency error that all configs share, as a fraction of that before scaling."""
     power_common: float
-    """Fraction that scaling leaves of the variance of the power error that all configs of the kernel share."""
+    """Variance, after scaling, of the power error that all configs share, as a fraction of that before scaling."""
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem to the measurements."""
@@ -306,7 +306,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # The ratio is 1 for unmeasured configs.
+    latency, energy, _ = elsewhere.values / base.values  # For unmeasured configs, the ratio is 1: they are only scaled.
     return here.scaled(latency, energy, energy / latency)
 
 

@@ -64,9 +64,9 @@ class LaunchGeometry:
     prefetch: Array
     """Number of loop trips whose loads are issued in advance."""
     resident: Array
-    """Resident blocks per SM; 0 if a block does not fit into an SM. It is 1 if the kernel is a user's and exceeds the
-    number of registers by less than the allocation granularity. Such a config is estimated only if it was measured,
-    because another compiler may have used fewer registers."""
+    """Resident blocks per SM; 0 if a block does not fit into an SM. The number is 1 if a block of a user's kernel
+    exceeds the register limit by less than one unit of allocation, because another compiler may need fewer registers.
+    Such a config is estimated only if it was measured."""
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
@@ -101,8 +101,8 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles that quick costs assume for each launch after the first. Its blocks are assumed only to start, load once
-and store."""
+"""Clock cycles that quick costs assume for each launch after the first. Blocks of these launches are assumed only to
+start, load once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
@@ -181,7 +181,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN.
+    with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN, which is expected.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         touched = footprints(sample.table, variants, in_order, table.scratch)
         rereads = sample.rereads(variants)

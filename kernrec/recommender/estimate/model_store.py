@@ -61,7 +61,7 @@ class ModelStore:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; only the shipped data is used")
         for note in stack.notes:
             self._warn(note)
-        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # `lexists` is true for broken links
+        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # `lexists` includes broken links.
             self._warn(f"{folder} is not a folder; your models are not used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
@@ -149,8 +149,8 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the trained model of the kernel itself, as opposed to that of the op. The op's model can
-        correct the costs from the kernel's model further. Return None if the kernel has no usable model."""
+        """Return the scope of the model that was trained for this kernel only, or None if there is no usable one. The
+        model of the op may further correct the costs from this model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -253,7 +253,7 @@ class ModelStore:
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # Users cannot retrain a shipped model.
+        if then == now or model.shipped:  # Users cannot retrain a shipped model, so do not warn.
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(

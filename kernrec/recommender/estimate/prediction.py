@@ -159,9 +159,9 @@ _in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
 """Maximum number of configs of a kernel that are estimated in full on a problem. They are the configs with the lowest
-quick costs. The quick time is the number of waves of blocks, times the longer of the work of the busiest pipe and the
-latency of a block. The quick energy is the energy of the core. DRAM is ignored, and later launches only add
-overhead."""
+quick costs. The quick time is the number of waves of blocks times the time of one wave: the latency of a block, or the
+work of the busiest pipe if that takes longer. The quick energy is the energy of the core. Quick costs ignore DRAM, and
+later launches add only overhead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +198,9 @@ class KernelCosts:
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
             measured: measurements and failures of the kernel at each operating point.
-            estimated: rows of the estimated configs, ordered by problem; for each problem, the index of its first
-                config in these rows; for each problem, the position of the config that the occupancy heuristic picks;
-                and for each problem, the number of runnable configs.
+            estimated: (rows, starts, heuristics, counts). `rows` contains the estimated configs, ordered by problem.
+                The other three have one item per problem: the index of its first config in `rows`, the position of the
+                config that the occupancy heuristic picks, and the number of runnable configs.
         """
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._in_engine, self._on_problems = costs, on_problems

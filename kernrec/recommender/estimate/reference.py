@@ -67,14 +67,14 @@ class ReferenceTime:
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and the fraction of the lead that is kept."""
+    """Predicted lead of a kernel over the reference time, and the fraction of the lead left after shrinkage."""
 
     reference: ReferenceTime | None
     """Reference time of the problem; None if there is none."""
     lead: float
     """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
     share: float
-    """Fraction of the lead that is kept."""
+    """Fraction of the lead left after shrinkage."""
     deviation: float
     """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 

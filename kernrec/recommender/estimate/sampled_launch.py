@@ -80,7 +80,7 @@ class SampledLaunch:
             return None
         loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
         loaded = _SECTOR_BYTES * sum((_column(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
-        # The profile may be from an untrusted source.
+        # Clip, because the profile may be from an untrusted source.
         shares = (np.clip(_column(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
         far = tuple((loaded * share).take(variants) for share in shares)
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
@@ -90,7 +90,7 @@ class SampledLaunch:
 
         Each short run of consecutive bytes costs a row activation, which overlaps with transfers from other rows. The
         runs of neighboring blocks may merge into longer runs. Reads merge if the blocks run concurrently. Writes merge
-        if the data of one block are still in L2 when those of the other block arrive.
+        if the data of one block are still in L2 when the other block writes.
 
         Args:
             variants: rows of the profiles.
@@ -204,7 +204,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
     overlapped = np.full(len(rounds), np.nan)
     if "overlapped" in table.metrics:
-        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # The profile may be from an untrusted source.
+        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # Clip, because profiles may be untrusted.
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
     return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest, cache)
 
@@ -232,11 +232,11 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     the most live registers.
 
     L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta), also those of local memory.
-    Loads of local memory only reach L2 if the stacks of the resident threads do not fit in L1. Code without a stack
+    Loads of local memory reach L2 only if the stacks of the resident threads do not fit in L1. Code without a stack
     accesses no local memory: the assembler keeps arrays in registers if it can.
     """
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # one byte per lane in 32 lanes fills a 32-byte sector
+    spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:

@@ -31,7 +31,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """Numbers of compiled variants of a kernel that have no profile or spill registers."""
+    """Numbers of compiled variants of a kernel without a profile, and of variants that spill registers."""
 
     unprofiled: int
     """Number of variants for which no database contains a profile."""
@@ -163,10 +163,10 @@ class StaticTable:
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
-        """Return numbers that tell which configs run the same machine code with the same block size.
+        """Return numbers that are equal for configs with the same machine code and block size.
 
-        For a captured call of a Triton function (`is_call`), configs have the same number if their code and their grid
-        are the same. Their code counts as the same if registers, shared memory and all counts in the profile are.
+        For a captured call of a Triton function (`is_call`), numbers are equal for configs with the same block size,
+        grid, registers, shared memory and counts in the profile.
 
         Returns:
             Warps per block of the first launch, then the number of the code of each launch, (rows, 1 + launches).

@@ -43,7 +43,7 @@ def backend_of(
 ) -> tuple[str, list[Baseline | None]]:
     """Select the backend for the network's totals, and return (backend, baselines).
 
-    The backend is empty if none has baselines or none is wanted. `baselines` has a baseline or None for each layer.
+    `backend` is empty if no backend is selected. `baselines` contains a baseline or None for each layer.
 
     Among the requested backends that have baselines for all layers, the fastest is selected. If no backend covers all
     layers, the backend whose uncovered layers take the least time is selected. For a layer with neither a baseline of

@@ -118,12 +118,12 @@ def compare_gpus(
 
     Args:
         batches: batch sizes (items per pass); None stands for the batch size of the request.
-        swept: quantity to sweep for each row; None for no sweep.
+        swept: whether to sweep power limits or clocks for each row; None for no sweep.
 
     Returns:
         (rows, messages). There is one row for each GPU and batch size, in the given order. There is one message for
-            each GPU that has no rows or whose total is incomplete. Of several GPUs, a GPU without kernels and with
-            incomplete baselines has no rows.
+            each GPU that has no rows or whose total is incomplete. If several GPUs are compared, a GPU has no
+            rows if no kernel runs on it and some layers have no baseline.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.

@@ -149,8 +149,7 @@ def in_best_layouts(
 
     The layout of an independent layer is chosen like that of a single problem (`Recommender.as_answered`). All other
     layers of an op get the same layout, because tensors pass from layer to layer. A layout other than the default is
-    chosen only if most of these layers' time in that layout is spent in kernels that do not exist for the default
-    layout.
+    chosen only if the layers then spend most of their time in kernels that do not exist for the default layout.
 
     Args:
         points: operating points of the answers.
@@ -164,7 +163,7 @@ def in_best_layouts(
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
         for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
-            with suppress(UsageError):  # Some layouts do not support the layers' sizes.
+            with suppress(UsageError):  # Skip layouts that do not support the layers' sizes.
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
                 if _has_most_of_the_time(recommender, free, there, gpu, points):
                     moved |= there
@@ -262,5 +261,5 @@ def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
             able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
             baseline = layout == problem.layout and not rate_of(gpu, problem.dtype)
             if (able or baseline) and (dtype, layout) != (problem.dtype, problem.layout):
-                with suppress(UsageError):  # A data type may not support dimensions such as `scales` or `output`.
+                with suppress(UsageError):  # Skip data types without the problem's `scales` or `output`.
                     yield op.problem(dtype, layout, **problem.dim)

@@ -81,7 +81,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return (weights, cache, other) of a layer in bytes. The cache has keys and values. `other` is the size of all
+    """Return (weights, cache, other) of a layer in bytes. `cache` is for keys and values. `other` is the size of all
     tensors that are neither weights nor cached."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())

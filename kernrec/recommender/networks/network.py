@@ -44,8 +44,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs in layers with a baseline. If the fraction is lower, there is no total for the
-backend."""
+"""Minimum fraction of a network's FLOPs that layers with a baseline must cover for the backend to get a total."""
 
 
 def answer_network(
@@ -169,8 +168,8 @@ def _headline(
 ) -> str:
     """Return the name of the total that represents the network.
 
-    If a backend was selected, this is the backend's total, provided that the layers form one network, the request names
-    backends, or kernrec has no kernel for any layer. Otherwise, it is the total of kernrec's recommendations.
+    If a backend was selected, return the backend's total in three cases: the layers form one network, the request names
+    backends, or kernrec has no kernel for any layer. Otherwise, return the total of kernrec's recommendations.
     """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
@@ -182,8 +181,8 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of three other configs for a layer: the fastest, the one with the lowest energy, and
-    the one that an occupancy heuristic selects. The keys are the names of the totals that use these configs."""
+    """Return (latency, energy) of three configs for a layer, keyed by the name of the total that uses the config: the
+    fastest config, the config of lowest energy, and the config that the occupancy heuristic picks."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

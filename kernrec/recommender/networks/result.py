@@ -186,10 +186,10 @@ RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "ker
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
 """Names of totals.
 
-A total uses one program for each layer: kernrec's recommendation, kernrec's config of lowest latency or energy, or the
-config that an occupancy heuristic selects. The mixture uses kernrec where it is worth it and a backend elsewhere. The
-total of a backend is named after the backend, such as `vLLM today`. For a layer without a baseline, the mixture and the
-backend's total use kernrec's recommendation.
+Four totals select a config for each layer: kernrec's recommendation, kernrec's config of lowest latency or of lowest
+energy, or the config that an occupancy heuristic selects. The mixture uses kernrec where it is worth it and a backend
+elsewhere. The total of a backend is named after the backend, such as `vLLM today`. For a layer without a baseline, the
+mixture and the backend's total use kernrec's recommendation.
 """
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10

@@ -131,7 +131,7 @@ def sweep_network(
 
     Args:
         answer: answer for the network, at any operating point.
-        swept: quantity to sweep.
+        swept: whether to sweep power limits or clocks.
         power_limit_w: power limit in watts of the first point, and of all points in a sweep over clocks; None for the
             GPU's default.
 

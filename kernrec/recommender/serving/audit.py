@@ -4,7 +4,7 @@ each file.
 `write_folder` writes predicted configs to a folder that the engine reads instead of its own files. A tuned file maps
 numbers of tokens to configs, and the engine selects the entry with the nearest number. So a written file has an entry
 for each number of tokens that the engine's own files have. Where tuning gains nothing, the entry is the engine's
-default config. Otherwise, a step with many tokens could run a config that was chosen for few tokens.
+default config. Without such an entry, a step with many tokens could run a config that was chosen for few tokens.
 """
 
 import math
@@ -41,7 +41,7 @@ TRITONS = (
 )  # fmt: skip
 """Releases of Triton that kernrec knows."""
 TOKENS = (1, 16, 128, 1024, 4096)
-"""Numbers of tokens per step that are compared by default, from one generated token to a large prompt."""
+"""Default numbers of tokens per step for which configs are compared, from one generated token to a large prompt."""
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
@@ -59,7 +59,7 @@ class AuditedFile:
 
     file: TunedFile
     shipped: str
-    """Path of the file that the engine ships, relative to the folder of its kind; empty if there is none."""
+    """Path of the file that the engine ships, relative to the folder for this kind of file; empty if there is none."""
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
@@ -210,7 +210,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # Second files are optional.
+    wanted += [second for second in seconds if second.shipped]  # Skip optional files that do not exist.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -227,7 +227,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
     """Return (release, notes). `release` is the Triton release whose config files to look for, or empty for vLLM. The
-    notes state how it was chosen."""
+    notes state how the release was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -235,7 +235,7 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
             raise unknown("release of Triton", request.triton, releases)
         return text, []
     if request.engine == "vllm":
-        return "", []  # vLLM's file names do not depend on Triton.
+        return "", []  # vLLM's file names do not contain Triton's release.
     other = "--engine sglang,triton==RELEASE chooses another"
     try:
         return version("triton"), [f"files are for the installed Triton {version('triton')}; {other}"]
@@ -274,8 +274,8 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Compare configs for a tuned file at each number of tokens. Return the file with these comparisons or, if none is
-    possible, with the reason."""
+    """Compare configs for a tuned file at each number of tokens. Return the file with the comparisons, or with the
+    reason why there are none."""
     made: list[Comparison] = []
     try:
         for count in tokens:

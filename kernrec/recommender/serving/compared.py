@@ -163,8 +163,7 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the cost of one matmul with each config. The keys are the constants and options with which the engine
-        launches the kernel for a config."""
+        """Return the cost of one matmul with each config, keyed by the constants and options of the engine's launch."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -176,7 +175,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # None of these configs can run, for example because they need too much shared memory.
+                continue  # Skip configs that cannot run, for example because they need too much shared memory.
             for recommendation in answer.answer.recommendations:
                 for config in group:
                     key = _key(engine, file, config)
@@ -215,10 +214,10 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Ratio of the default config's time to the best config's time up to which there is no gain. Measured times of the same
-config differ by up to 3 % (vLLM's issue 44688)."""
+"""Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
+same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""If even the upper end of this ratio's interval is below this value, the advice is not to create the file."""
+"""If the upper end of the interval of this ratio is below this value, the advice is not to create the file."""
 
 
 class Verdict(StrEnum):

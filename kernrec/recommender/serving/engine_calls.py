@@ -161,7 +161,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return how many choices read the same row of the input. A choice is a pair of a token and an expert."""
+    """Return how many choices (pairs of a token and an expert) read the same row of the input."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -321,7 +321,7 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return functions that compute constants of the kernel from a config, keyed by parameter name."""
+    """Return functions from a config to the value of a kernel constant, keyed by the constant's parameter name."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

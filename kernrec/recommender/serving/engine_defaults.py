@@ -24,7 +24,7 @@ Tiles = Mapping[str, int]
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
-"""Shared memory per block in bytes. For GPUs that have less, SGLang's default configs for fp8 are different."""
+"""SGLang has other default configs for fp8 on GPUs with less shared memory per block than this number of bytes."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
 """Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
@@ -73,8 +73,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights. This config does not state the columns and depth
-    of a tile."""
+    """Return vLLM's default config for experts with integer weights, which lacks the columns and depth of a tile."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -163,14 +162,14 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
     grouped = 1 if rows <= 64 else 16
-    eight = file.weights is not None and not file.quantization.group  # Both operands have 8 bits.
+    eight = file.weights is not None and not file.quantization.group  # Activations also have 8 bits.
     unique: dict[tuple[int, ...], Tiles] = {}
     for m, n, k, warps, stages in tiles:
         k = k * 2 if eight and file.block is None and k < 256 else k
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # The kernel can only read a whole number of steps along k.
+            k //= 2  # The depth must be a whole number of steps.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1
@@ -230,7 +229,7 @@ def _vllm_experts_kernel(file: TunedFile, served: Deployment, sm: int) -> str:
             return "FlashInfer CUTLASS" if served.ep > 1 else ""
         return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
     if file.block is not None:
-        return ""  # Only the Triton kernel supports other block sizes.
+        return ""  # Other kernels do not support such blocks.
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
 
 

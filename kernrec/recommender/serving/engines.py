@@ -180,7 +180,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    # SGLang counts bytes, and a byte contains two 4-bit weights.
+    # SGLang's file names count bytes instead of columns, and a byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
@@ -203,8 +203,8 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether, for weights with this quantization, an engine runs a kernel that reads tuned files."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # Only Marlin runs other groups.
+    """Return whether an engine runs a kernel that reads tuned files for weights with this quantization."""
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # For others, SGLang runs Marlin.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
@@ -223,8 +223,7 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Return the name of a tuned file with the GPU's name as the engine writes it. `ExpertLayer` replaced underscores
-    in the GPU's name with spaces."""
+    """Replace the GPU's name in a file name by the engine's spelling, which has underscores instead of spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

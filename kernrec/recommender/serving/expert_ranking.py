@@ -7,7 +7,7 @@ waves of thread blocks, and the time of one step along k, which is limited by te
 features are relative to the best config for the same problem. The near-best sets of the four GPUs have few configs in
 common, so the ranking is less accurate on GPUs without recordings.
 
-Experts in fp8 are ranked as 16-bit experts with half the reduction: bytes and time of tensor cores are the same.
+fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much tensor core time.
 
 The formula also predicts times. Its constants are data sheet figures and published latencies, except for one factor,
 the level, which was fitted to recorded times.
@@ -130,7 +130,7 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the matmuls and configs of 16-bit experts that read as many bytes and take as much tensor core time."""
+    """Return the matmuls and configs of 16-bit experts that need the same bytes and tensor core time as a file's."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()

@@ -1,6 +1,6 @@
 """Describe a launch of vLLM's kernel for state-space layers, for one token per sequence, with given configs. The
-arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding, and with
-states rounded to nearest."""
+arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding. States are
+rounded to the nearest value."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +25,8 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
         own: vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # Number of outputs of the preceding convolution for each token.
-    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Entry 0 of the cache belongs to no sequence.
+    mixed = heads * width + 2 * shape.groups * state  # Outputs of the preceding convolution for each token
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Start at 1: entry 0 of the cache is unused.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}
     cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]

@@ -173,7 +173,7 @@ def divided(name: str) -> tuple[str, str] | None:
 
 
 def whole(name: str, device: str) -> str:
-    """Return the file name that `divided` split into the device and the pattern, which is `name` here."""
+    """Return the file name for a pattern (`name`) and a device. This reverses `divided`."""
     return name.replace("*", device, 1)
 
 

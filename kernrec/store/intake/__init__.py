@@ -42,7 +42,7 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # The log of a killed process must not stay beside the new file.
+        if Path(f"{path}.wal").exists():  # Apply the log of a killed process to the file first.
             Database.open(path, read_only=False).close()
         # Close this descriptor last: closing any descriptor of a file releases DuckDB's lock.
         with path.open("rb") as source, Database.open(path):
@@ -68,8 +68,8 @@ rows takes less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add those rows of another database file that `database` does not contain yet. If an error occurs, no row is
-    added.
+    """Add the rows of another database file, except rows that `database` already contains. If an error occurs, no row
+    is added.
 
     Args:
         database: Open database that receives the rows.

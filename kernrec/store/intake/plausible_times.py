@@ -25,9 +25,9 @@ the latency of DRAM), and to start."""
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    The bound is the larger of two times. The first is the time to transfer the compulsory bytes that do not fit in the
-    L2 cache at DRAM bandwidth. The second is the time of the operations at the highest peak of any type of at least
-    eight bits. A margin allows for boards that exceed their data sheet.
+    The bound is the larger of two times. The first is the time to transfer, at DRAM bandwidth, the compulsory bytes
+    that do not fit in the L2 cache. The second is the time of the operations at the GPU's highest peak among all types
+    of at least eight bits. A margin allows for boards that exceed their data sheet.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)

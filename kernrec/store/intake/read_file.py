@@ -94,9 +94,9 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
     description of the fault.
 
-    A row may refer to a row that is excluded, which makes it impossible, too. So the remaining rows are checked again
-    until no fault is found. If the system clock is slow, all rows would seem to come from the future. So a row may also
-    be as recent as the last change of the file.
+    If a row is excluded, rows that refer to it are impossible, too. So the other rows are checked again until no fault
+    is found. If the system clock is slow, all rows seem to come from the future. So rows that are not newer than the
+    last change of the file are accepted, too.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -165,7 +165,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # After a crash, DuckDB's log contains changes that are not in the file yet.
+    for suffix in (".wal", ""):  # After a crash, DuckDB's log contains changes that the file lacks.
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -208,7 +208,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # The parent process reads tables but not views.
+        if not again:  # Replace the view by its table, because the parent process reads only tables.
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):

@@ -176,7 +176,7 @@ def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tup
         try:
             problem = problem_from_key(key)
         except UsageError:
-            continue  # This problem is not one of kernrec's ops. The spec of a kernel declares it.
+            continue  # Skip a problem that the spec of a user's kernel declares.
         floor = floor_s(problem, find_gpu(gpu))
         if least_s < floor:
             query = (
@@ -271,8 +271,8 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether the system clock may be right if it shows this time. The time must be in the years in which this
-    version of kernrec can be in use."""
+    """Return whether a time that the system clock shows may be correct. It must be in the years in which this version
+    of kernrec can be in use."""
     return _FIRST <= moment < _LAST
 
 
@@ -308,7 +308,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
     declared = set()
     while rows := cursor.fetchmany(10):
         for name, spec in rows:
-            # `_kernel_faults` reports this fault.
+            # Ignore an invalid spec here, because `_kernel_faults` reports it.
             with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
                     declared.add((name, ANY_LAYOUT))

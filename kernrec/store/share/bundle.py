@@ -22,7 +22,7 @@ can hardly be compressed."""
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle of which only the manifest was read, and not its segments of rows."""
+    """A bundle whose manifest has been read, but not its segments of rows."""
 
     place: Place
     manifest: Manifest
@@ -127,8 +127,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
         bundles: At least one bundle.
         folder: Folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place for shared bundles. The rows of such bundles must be measurements
-            of the GPU that the manifest names, not replayed.
+        placed: Whether the bundles come from a place for shared bundles. Rows of such bundles must not be replayed, and
+            must be measurements of the GPU that the manifest names.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.

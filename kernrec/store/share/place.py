@@ -63,8 +63,7 @@ class Place(Protocol):
         """
 
     def names(self, under: str = "") -> list[str]:
-        """Return the names of the files whose name begins with `under`, sorted. Names that no file in a bundle or in a
-        place can have are ignored."""
+        """Return the sorted names of files that begin with `under`. Names that `checked_name` refuses are omitted."""
 
 
 def checked_name(name: str) -> str:
@@ -75,8 +74,7 @@ def checked_name(name: str) -> str:
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return those of `names` that begin with `under`, sorted. Names that no file in a bundle or in a place can have
-    are omitted.
+    """Return the names that begin with `under`, sorted. Names that `checked_name` refuses are omitted.
 
     Raises:
         UsageError: There are more names than a place may have.
@@ -154,7 +152,7 @@ class ZipFile:
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`. The manifest must be written last, because then the zip file is complete."""
-        # Use no clock, so that equal bundles have equal bytes.
+        # Use a fixed time instead of the clock, so that equal bundles have equal bytes.
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))
         self._archive = None
         with file_errors(self.path, "written"), zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:

@@ -28,8 +28,8 @@ from kernrec.util.human import counted
 LARGEST_BUNDLE = 2**28
 """Maximum size of a bundle at a place in bytes. This is enough for a million rows."""
 BATCH_BYTES = 2**28
-"""Maximum total size in bytes of the bundles that are checked and added together. Starting a process that checks takes
-longer than checking a few bundles. If a pull is interrupted, batches that were complete stay."""
+"""Maximum total size in bytes of the bundles that are checked and added together. Starting the process that checks them
+takes longer than checking a few bundles. If a pull is interrupted, complete batches stay in the database."""
 _SHOWN = 5
 """Maximum number of unknown keys to list one by one."""
 

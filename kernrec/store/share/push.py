@@ -47,7 +47,7 @@ def push(
         selection: Measurements to push. If measurements that were pushed before have been withdrawn in the database,
             they are also withdrawn at the place.
         signer: Owner of the rows, who signs the bundles.
-        licence: License of the rows. By default, the usual license.
+        licence: License of the rows. By default, `manifest.LICENCE`.
         agree: Function that receives the outgoing rows of each GPU and the number of withdrawals, and returns whether
             to push.
 
@@ -62,7 +62,7 @@ def push(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # Pull the bundles of an earlier push with this key that was killed before it recorded them on this machine.
+        # An earlier push with this key may have been killed before it recorded its bundles here, so pull them.
         take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
@@ -87,7 +87,7 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write the `likeness_key` of each measurement that is at a place or withdrawn to Parquet files."""
+    """Write Parquet files with the `likeness_key` of each measurement that is at a place or was withdrawn."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
         likeness = likeness_key(pulled.columns("measurement"))

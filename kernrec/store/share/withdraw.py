@@ -149,7 +149,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements in some bundles that were withdrawn in a database after they had been pushed, keyed by
+    """Return the measurements in the given bundles that the user withdrew in a database after pushing them, keyed by
     the reason for the withdrawal.
 
     Args:
@@ -246,7 +246,7 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write the session and the `likeness_key` of measurements to Parquet files.
+    """Write Parquet files with the session and the `likeness_key` of measurements, and return the files.
 
     Args:
         database: Database to read.

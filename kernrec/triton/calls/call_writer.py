@@ -23,7 +23,7 @@ from kernrec.util.files import write_whole
 PER_FUNCTION = 50
 """Default maximum number of call files per function.
 
-Otherwise, a growing sequence length adds a file for each length.
+Without a limit, a growing sequence length would add a file for each length.
 """
 
 

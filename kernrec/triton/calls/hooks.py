@@ -140,10 +140,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile a function.
-
-    Store the function as an attribute of the compiled kernel, which the program may launch later.
-    """
+    """Compile a function, and store it in the compiled kernel, because the program may launch the kernel later."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -157,7 +154,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # kernrec's pruning is a ranking, as in `analyze`, so skip it.
+                return list(self.configs)  # Skip kernrec's pruning, because `analyze` ranks all configs.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))

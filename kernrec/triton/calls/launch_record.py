@@ -52,7 +52,7 @@ class LaunchRecord:
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None otherwise."""
+        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, and None otherwise."""
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -109,7 +109,7 @@ def record_of(
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block shapes that the configs' `pre_hook` sets, keyed by tensor descriptor.
 
-    If an extent differs between configs, it is replaced by the name of the constant that has its values.
+    If an extent differs between configs, use the name of the constant that has the same values.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -266,7 +266,7 @@ def _strides(value: Any) -> list[int] | None:
 
 
 def _elements_behind(value: Any) -> int | None:
-    """Return the number of elements from the tensor's first element to the end of its memory, or None if unknown."""
+    """Return the number of elements from a tensor's start to the end of its memory. If it is unknown, return None."""
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())

@@ -45,8 +45,8 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Maximum size in bytes of machine code for which L2 sectors are compared: up to 52 KiB, 1,320 convolutions read 1.00
-to 1.04 times a block's distinct sectors; from 60 KiB on, 1.5 times."""
+"""Maximum size in bytes of machine code for which L2 sectors are compared. 1,320 convolutions of up to 52 KiB read 1.00
+to 1.04 times a block's distinct sectors. Convolutions of at least 60 KiB read 1.5 times these sectors."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RecordedKernel:
     tunables: str
     """Names of the columns that are passed to the source as macros, separated by spaces."""
     arguments: Callable[[], tuple[list[Any], dict[str, Array]]]
-    """Function that returns the arguments of the launch and the buffers by name."""
+    """Function that returns the arguments of the launch, and the buffers keyed by name."""
     options: tuple[str, ...] = ()
     """Further options that the recorder passed to the compiler."""
     lowering: Lowering = lowered
@@ -205,7 +205,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     resident = max(min(held, -(-blocks // gpu.sms)), 1)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # size of the whole file, which is close enough to the size of the code
+    counts["code_bytes"] = len(compiled.cubin)  # includes the file's headers, which are small
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1

@@ -39,8 +39,8 @@ Coefficients = dict[str, Any]
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Return the coefficients to fit, as (paths in `power.toml` that share it, start value, standard deviation of its
-    logarithm around the start value's)."""
+    """Return (paths, start value, deviation) of each coefficient to fit. The paths are those of values in `power.toml`
+    that are equal to the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
@@ -92,7 +92,7 @@ def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficient
 
 
 class Predictor:
-    """Function from coefficients to the power of N loads in watts, without a power limit."""
+    """Function that predicts the power of N loads in watts from coefficients, without a power limit."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
         members = defaultdict(list)
@@ -150,7 +150,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # A load that was recorded at the power limit would draw at least the recorded power without a limit.
+        # Without the limit, loads at the power limit would draw more, so higher predictions are not errors.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 

@@ -27,7 +27,7 @@ from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.analytical.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
-"""(Parts of the error, whether the error is that of a ratio of two configs) of each kind of width that ships."""
+"""(Parts of an error, whether it is the error of a ratio of two configs), keyed by the kind of width that ships."""
 
 
 def run(
@@ -83,7 +83,7 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
-    """Return table cells for holding out each value of a column: the mean width of the others, and its coverage."""
+    """Hold out each value of a column. Return table cells: the mean width that the others give, and its coverage."""
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
     factors, shares = [], []

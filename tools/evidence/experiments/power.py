@@ -25,13 +25,13 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
-"""Maximum median errors of a recording, of a backend's matmuls and of library GEMMs, maximum error of power or
-throughput under limits, and maximum error in watts of the power limit with the lowest energy."""
+"""Maximum median errors of a recording, of a backend's matmuls and of library GEMMs. Then the maximum error of power or
+throughput under limits, and the maximum error, in watts, of the power limit with the lowest energy."""
 LOADS = {
     "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
 }  # fmt: skip
-"""Name of the kernel, by the first word of a recording's name."""
+"""Name of the kernel, keyed by the first word of a recording's name."""
 _SWEEP = 4
 """Minimum number of clocks in a sweep."""
 
@@ -62,7 +62,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
 
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
-    """Return the recorded and predicted power in watts, with coefficients that were fitted without each GPU, if any."""
+    """Return recorded and predicted power in watts. Predictions for a GPU in `held_out` use its coefficients."""
     names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):
@@ -73,7 +73,7 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 
 def kernel_of(load: Load) -> str:
-    """Return the kernel that a load ran, or an empty text if the load's clock was derived from its time."""
+    """Return the kernel that a load ran. Return "" if the load's clock was derived from its time."""
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:

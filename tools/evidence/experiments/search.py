@@ -36,7 +36,7 @@ only the range of times, which a single slow launch widens."""
 Trace = list[tuple[int, bool]]
 """(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
 Searches = dict[str, Callable[[int], Trace]]
-"""Searches by name. Each is a function from a seed to the trace of the search."""
+"""Functions from a seed to the trace of a search, keyed by the search's name."""
 
 
 def run(
@@ -105,7 +105,7 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
 
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
-    """Print the best cost over the lowest cost of the space, after each number of distinct configs in `COUNTS`."""
+    """Print the ratio of the best cost found to the space's lowest cost after each number of configs in `COUNTS`."""
     table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
     for label, search in searches.items():
         traces = [search(seed) for seed in range(seeds)]
@@ -166,7 +166,7 @@ def genetic(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveS
 
 
 def searched(space: Space, search: ObjectiveSearch, seed: int) -> Trace:
-    """Return the trace of a search that decides itself which energies to measure."""
+    """Return the trace of a search that itself decides which energies to measure."""
     draw, measured, trace = np.random.default_rng(seed), measuring(space), Trace()
     while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
         for row in configs:

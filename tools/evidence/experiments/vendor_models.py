@@ -29,7 +29,7 @@ def run(
     op: Annotated[list[str] | None, typer.Option()] = None,
     only: Annotated[list[str] | None, typer.Option("--set")] = None,
 ) -> None:
-    """Print the figures of all ops and sets, or only of some."""
+    """Print the figures. `op` and `only` select ops and sets."""
     table, folder = Table(), ROOT / "db" / "prebuilt" / "models"
     for name in op or OPS:
         card, _ = model_file.stored(folder / "vendor" / f"{name}.json")
@@ -45,9 +45,9 @@ def run(
 
 
 def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield table rows for each recorded GPU: held-out problems, also by backend, then held-out sizes."""
+    """Yield rows for each recorded GPU: held-out problems in total, held-out problems per backend, held-out sizes."""
     for gpu, head in heads.items():
-        if "rows" in head:  # Heads without `rows` are trees for GPUs without recordings.
+        if "rows" in head:  # Skip heads for GPUs without recordings.
             folds = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"
             figures = (head.get(f"{name}, problems left out") for name in (_ERROR, _P90, "coverage"))
             yield _cells(folds, gpu, head["rows"], *figures)

@@ -45,8 +45,7 @@ class ClockRecording:
 
     @property
     def step(self) -> Array:
-        """Time of the first launches (except the very first) of each measurement over the time of its last launches,
-        (N,)."""
+        """Time of each measurement's first launches, except the very first, over that of its last launches, (N,)."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
@@ -72,8 +71,8 @@ def raised(recording: ClockRecording) -> Array:
 
 
 def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tuple[str, int]]]:
-    """Return the keys (`config_key`) of the configs in a T4 file that may have run at a raised clock, with the
-    lower-case `names` of tunables or, if empty, all tunables of the file."""
+    """Return the keys of the configs in a T4 file that may have run at a raised clock. A key (`config_key`) contains
+    the tunables in `names`, which are in lower case, or all tunables if `names` is empty."""
     recording = read(path)
     configs = zip(recording.configs, raised(recording).tolist(), strict=True)
     return {config_key(config, names) for config, is_raised in configs if is_raised}

@@ -24,8 +24,8 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Logarithm of the factor within which 90 % of the times in other layouts are of the time in layout nt (0.11 on the
-A100 and 0.07 on the H100). f16 runs as fast as bf16, because tensor cores have the same rate for both."""
+"""Maximum logarithmic difference between times in other layouts and in layout nt, for 90 % of the times (0.11 on the
+A100, 0.07 on the H100). f16 runs as fast as bf16, because tensor cores have the same rate for both."""
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
 """Suffix of a backend's name if activations are scaled with static scales."""
@@ -38,12 +38,12 @@ _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
 }  # fmt: skip
-"""Multiples that sizes must have, by data type and dimension: rows of 16 bytes for scaled 8-bit matmuls, a limit of
-vLLM's CUTLASS kernel for nvfp4, else the smallest recorded multiples."""
+"""Divisors that sizes must have, keyed by data type and dimension. They are 16 bytes for rows of scaled 8-bit matmuls,
+the limit of vLLM's CUTLASS kernel for nvfp4, and otherwise the smallest recorded divisors."""
 _ANY_SIZE = {"f8block": ("vLLM",)}
-"""Backends, by data type, that were also recorded with other sizes. vLLM uses another kernel for these."""
+"""Backends that were also recorded with other sizes, keyed by data type. vLLM runs such sizes with another kernel."""
 _EAGER = {"f8block": ("vLLM",)}
-"""Backends, by data type, recorded without CUDA graphs. Their shortest times are 50 us (H200) to 280 us (L40S)."""
+"""Backends recorded without CUDA graphs, keyed by data type. Their shortest times are 50 us (H200) to 280 us (L40S)."""
 _WHOLE = (
     ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
@@ -78,7 +78,7 @@ def recordings(data: Path, _op: str) -> list[Recording]:
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    """Return the rows of both files of serving backends. If both contain a version, the first file is used."""
+    """Return the rows of both files of serving backends. Versions that both contain come from the first file."""
     file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
     sources = (
         (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
@@ -154,7 +154,7 @@ def _of_whole(data: Path, file: str) -> dict[str, Array]:
 
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
-    """Return whether two versions of a backend differ by more than `_VERSIONS` in their common problems' median."""
+    """Return whether the times of two versions differ by more than `_VERSIONS` in the median over common problems."""
     seconds = [
         dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
         for each in (old, new)
@@ -167,7 +167,7 @@ def _inductor(data: Path) -> Recording:
     names = ("m", "n", "k", "dtype", "tf32", "a_stride_1", "b_stride_1", "latency_s")
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     parts = []
-    # The recorded A100 reaches 1,735 GB/s, which is more than the 40 GB model can.
+    # The recorded A100 reaches 1,735 GB/s, so it must be the 80 GB model.
     for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
         path = data / "triton" / f"inductor_mm_{file}.parquet"
         columns = columns_of(path, names, "implementation = 'extern_mm'")

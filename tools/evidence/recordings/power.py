@@ -32,8 +32,8 @@ MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
 `m + 1`, at equal throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
 """GPUs on which FMAs of streamed data take as much energy as FMAs of constants. So one set of coefficients fits the
-A100's recordings with an error of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM, they take 1.9 times as
-much."""
+A100's recordings with an error of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM, FMAs of streamed data take 1.9
+times as much."""
 SHORT_S = 1e-4
 """Time in seconds below which the recorded power of matmuls with m > 256 is wrong. From k = 1024 to 16384, the
 throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690 W."""
@@ -50,7 +50,7 @@ class Load:
     rates: Mapping[str, float]
     """Events per second, by name of the event in the power model."""
     limit_w: float | None = None
-    """Power limit in watts if the load may reach it, or else None."""
+    """Power limit in watts. It is None if the load cannot reach the limit."""
     latency_s: float = 0.0
     """Time of one run in seconds, or 0 if it is unknown."""
     about: str = ""
@@ -131,7 +131,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
             if "int" in row["kernel"]:
                 rates["issue.imad"] = rates.pop("issue.fma32")
         elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The widest accesses run near the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
+            # The widest accesses reach 0.95 of the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
             words = width[row["kernel"]]
             wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
@@ -221,7 +221,7 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 def tf32_limits(data: Path) -> Iterator[Load]:
     """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits. The clock is the lowest at 100 W,
-    follows from the time at 200 W, and is unknown (0) above, where DRAM is the bottleneck."""
+    follows from the time at 200 W, and is unknown (0) above 200 W, where DRAM is the bottleneck."""
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
@@ -281,7 +281,7 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
 
 
 def contradiction(load: Load) -> str:
-    """Return the reason why a load is impossible on its GPU, or an empty text if it is possible."""
+    """Return why a load is impossible on its GPU, or an empty text if the load is possible."""
     gpu = find_gpu(load.gpu)
     model = PowerModel.for_gpu(gpu)
     if load.clock_hz and not model.minimum_hz * (1 - ABOVE) <= load.clock_hz <= model.maximum_hz * (1 + ABOVE):

@@ -59,7 +59,7 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""(Event, bytes per input element, events per operation) of each data type. fp4 counts as half of fp8. fp8_block is
+"""(Event, bytes per input element, events per operation), keyed by data type. fp4 counts as half of fp8. fp8_block is
 missing, because it is not known how many instructions scale its partial sums."""
 _HELD = (
     ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
@@ -114,13 +114,13 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Return the weight of each power in a fit, and whether it is wrong, (N,) each, by comparison with the next smaller
-    and larger m with the same n and k, if they take about the same time."""
+    """Return (weight of each power in a fit, whether the power is wrong), (N,) each. Each power is compared with the
+    powers for the next smaller and larger m, at equal n and k and about equal time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
     higher = np.where(same, np.log(these.power_w[1:] / these.power_w[:-1]), np.nan)
-    # How far the next and the previous reading are above each reading. The smaller distance determines the weight.
+    # Compare each reading with the next and the previous one. The smaller difference determines the weight.
     above = np.stack([np.append(higher, np.nan), np.append(np.nan, -higher)])
     off = np.where(np.isfinite(above), np.abs(above), np.inf).min(axis=0)
     off = np.where(np.isfinite(off), off, 0.0)
@@ -154,12 +154,12 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 def serving_products(data: Path) -> Iterator[Load]:
     """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type. They are assumed to run at
-    the highest clock, or else at the power limit."""
+    the highest clock unless they reach the power limit."""
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these from another file.
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these.
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))

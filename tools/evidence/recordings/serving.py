@@ -17,7 +17,7 @@ _DTYPES = {
     "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
     "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
 }  # fmt: skip
-"""kernrec's data types, by the name that the recordings use."""
+"""kernrec's data types, keyed by their name in the recordings."""
 
 
 def fastest(
@@ -30,7 +30,7 @@ def fastest(
         sizes: Columns that distinguish problems, besides system, framework and dtype. An SQL expression may rename a
             column.
         condition: SQL condition that selects rows.
-        otherwise: SQL expressions, by column name, for columns that the file lacks or names differently.
+        otherwise: SQL expressions for columns that the file lacks or names differently, keyed by column name.
 
     Returns:
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.

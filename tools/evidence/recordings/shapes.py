@@ -56,7 +56,7 @@ _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | N
 
 
 def seeded_sample(path: Path, condition: str, count: int, columns: str = "*") -> list[dict[str, float]]:
-    """Return a random sample of at most `count` rows of a Parquet file. The seed is the file's name."""
+    """Return a random sample of at most `count` rows of a Parquet file. The file's name determines the seed."""
     rows = parquet_dicts(path, f"{condition} ORDER BY ALL", columns)
     return random.Random(path.name).sample(rows, min(count, len(rows)))
 

@@ -4,7 +4,7 @@ The error is estimated from factors between two times:
 
     repeats    the same version ran the same kernels again on a GPU of the same model
     versions   a later version ran the problem. If the times of neighbors along `m` changed by the same factor, the
-               versions differ, and this is not an error. Therefore, the logarithm of a factor is the difference
+               new version is the cause, not an error. Therefore, the logarithm of a factor is the difference
                between the changes of two neighbors, divided by the square root of two because both have errors
     neighbors  for backends that were only recorded once: times, relative to the work, of two problems that ran the same
                kernels and whose sizes differ by at most 8 %. The logarithm is divided by the square root of two
@@ -39,16 +39,16 @@ _LEAST_POWER = 0.05
 
 @dataclass
 class Spread:
-    """Factors between times of the same problem, by GPU, backend and data type."""
+    """Factors between times of the same problem, for each GPU, backend and data type."""
 
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """Logarithms of another time over the shipped time, by (source, backend, data type, GPU)."""
+    """Logarithms of other times over the shipped time, keyed by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's time) pairs. The key consists of the key of `again`, the
+    """Pairs (`m`, logarithm of a later version's time over the row's time). A key consists of the key of `again`, the
     variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
-        """Add another time of a row's problem that the same version took."""
+        """Add another time that the same version took for a row's problem."""
         self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
 
     def add_later(self, row: Row, other_s: float) -> None:
@@ -65,8 +65,8 @@ class Spread:
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
     def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return the logarithms of factors for a GPU, backend and data type from the narrowest group of recordings that
-        has enough, or an empty array. Recordings of the GPU `but` are held out."""
+        """Return logarithms of factors, from the narrowest group of recordings with enough factors for a GPU, backend
+        and data type. If there is none, return an empty array. Recordings of the GPU `but` are held out."""
         wanted = source, backend, dtype, gpu
         for same in (4, 3, 2, 1):
             groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]

@@ -26,8 +26,8 @@ from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
-"""Recorded file of each GPU. The A100 is the model with the nearest bandwidth. The H100 reaches 2.40 TB/s, like H100s
-with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
+"""Recorded file of each GPU. The A100 is assumed to be the model with the nearest bandwidth. The H100 reaches 2.40
+TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
 RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton, at unknown clocks"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
@@ -58,7 +58,7 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
 
 
 def rows_of(problem: Problem) -> str:
-    """Return the kind of a problem's rows, by their alignment. Layout `tt` has its own kinds."""
+    """Classify a problem by the alignment of its matrices' rows. Layout `tt` has its own classes."""
     assert KERNEL.listed is not None
     names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
     kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
@@ -117,7 +117,7 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return profiles, model inputs, configs and times of the configs with profiles, or None without any profile."""
+    """Return (profiles, model inputs, configs, times) of the configs with profiles, or None if none has one."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None

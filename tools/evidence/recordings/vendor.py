@@ -29,9 +29,9 @@ SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
     "gb200": "gb200",
 }  # fmt: skip
-"""Catalog name of the GPU, by the value of `system` in the recordings of serving backends."""
+"""Catalog name of the GPU, keyed by the value of `system` in the recordings of serving backends."""
 BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
-"""Name of the backend, by the value of `framework` in the recordings."""
+"""Name of the backend, keyed by the value of `framework` in the recordings."""
 
 
 def recordings(data: Path, op: str) -> list[Recording]:
@@ -49,8 +49,8 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Create a recording of one GPU from dimensions, `latency_s`, and `stack`, `dtype` and `layout` if they vary, (N,)
-    each. `power_w` is NaN where it was not recorded."""
+    """Create a recording of one GPU. The columns, (N,) each, are dimensions and `latency_s`, and `stack`, `dtype` and
+    `layout` if they vary. `power_w` is NaN for rows without recorded power."""
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))

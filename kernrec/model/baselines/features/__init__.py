@@ -1,1 +1,1 @@
-"""Features of each op that backends run, with one module per op. `kernrec.model.baselines.bound` describes them."""
+"""Features of problems that backends run, with one module per op. `baselines.bound` describes these modules."""

@@ -25,15 +25,13 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
-belongs to the case."""
+"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Fractions of the data sheet's rates that backends reach: of tensor cores, of DRAM in long prompts and in decoding,
-and of DRAM in short prompts. All fitted constants of this module were fitted to recordings of three backends on six
-GPUs."""
+"""Fractions of the data sheet's rates that backends reach: on tensor cores, for DRAM in decoding, and for DRAM in
+prompts. All fitted constants of this module were fitted to recordings of three backends on six GPUs."""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
@@ -44,17 +42,17 @@ _SPLIT_KEYS = 128
 _CHAIN_CLK = 400.0
 """Clocks per tile of keys in decoding. A block processes its tiles one after the other."""
 _FEW_BLOCKS = 0.6
-"""Exponent of the fraction of busy SMs: throughput is proportional to this fraction to the power of the exponent."""
+"""Exponent e if some SMs idle: throughput is proportional to (fraction of busy SMs) ** e."""
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key of a kind of recorded problems (see `bound.kind_of`): the data type of the queries, followed by
-    the data type of the keys and values if it differs."""
+    """Return the kind of a problem (see `bound.kind_of`): the data type of the queries. If the keys and values have
+    another data type, this data type follows."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems that are all prompts or all single tokens."""
+    """Return the lower bound and the features of problems, which must be either all prompts or all single tokens."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
@@ -135,8 +133,8 @@ def _bound(
     device: Device, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array,
     blocks: Array, shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound of prompts or of single tokens, with its features. The features that both have in common come
-    first."""
+    """Return the bound and the features of prompts or of single tokens. `more` contains the features that prompts and
+    tokens do not share."""
     gpu, window, group = device.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = device.parts(flops, moved)
     count = len(total_s)

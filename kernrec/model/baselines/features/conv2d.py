@@ -18,8 +18,7 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
-belongs to the case."""
+"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 CALL_S = 20e-6
 """Seconds that the host and the launches contribute to the time of a call."""
@@ -29,12 +28,12 @@ _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
 _TILE_CLK = 3000.0
 _MATH_SHARE, _FUSED_SHARE, _FFT_SHARE, _DRAM_SHARE = 0.85, 0.75, 0.6, 0.8
 _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20e-6}
-"""Additional seconds for the further launches of each algorithm."""
+"""Seconds that the additional launches of each algorithm take."""
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tile sizes from which the best is selected for a matmul. `_RATES` contains their rates relative to a 128 x
-128 tile."""
+"""Number of tile sizes in `_TILES` among which a matmul uses the fastest. `_RATES` contains the rates of these tiles
+relative to a 128 x 128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
@@ -105,8 +104,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3), (2, N), with the best tile.
-    Shapes: `m` and `k` (2, 1, N), `n` (N,)."""
+    """Return the seconds, (2, N), that the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3) take with the best
+    tile. Their sizes are `m` and `k`, (2, 1, N) each, and `n`, (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)

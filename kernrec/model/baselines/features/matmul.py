@@ -1,8 +1,8 @@
 """Lower bound of backends' matmuls, and the features with which trees correct it.
 
-The bound includes tiles that run in waves, DRAM and L2. A library selects a tile and splits the reduction by a
-heuristic. Here, the best of a few tiles determines the bound, and the times of other tiles are features. Matmuls
-outside of tensor cores have other tiles (`simt_products`).
+The bound includes tiles that run in waves, DRAM and L2. Libraries select a tile and split the reduction by a heuristic.
+The bound assumes the fastest of a few tiles, and the times with some tiles are features. Matmuls outside of tensor
+cores use other tiles (`simt_products`).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,18 +22,16 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
-belongs to the case."""
+"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
 FEW_ROWS = 16
-"""Matmuls with fewer rows or columns run as a matrix times a few vectors, if they run outside of tensor cores."""
+"""Rows or columns below which a matmul outside of tensor cores runs as a matrix times a few vectors."""
 
 _SMALL_TILE = 0.25
-"""Exponent of a tile's relative area: a tile that is smaller than 128 x 128 reaches the rate of a 128 x 128 tile times
-(area / 128**2) to this power."""
+"""Exponent e for small tiles: they reach the rate of a 128 x 128 tile times (area / 128**2) ** e."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
-"""Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, another feature is how full the waves are."""
+"""Tiles for which the number of waves, and the fraction of the waves that is filled, are features."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
 """Tiles whose time is a feature, as (rows, columns, number of parts into which the reduction is split)."""
 _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
@@ -54,7 +52,7 @@ assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
-    """Return whether a matmul runs as a matrix times a few vectors, if it runs outside of tensor cores."""
+    """Return whether a matmul outside of tensor cores runs as a matrix times a few vectors."""
     return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < FEW_ROWS
 
 
@@ -69,9 +67,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return (products, constants). `products` is an engine object that computes the bounds and features of matmuls
-    with this layout on the GPU. `constants` contains the features that are equal for all these matmuls, keyed by name.
-    """
+    """Return (products, constants) for a GPU and a layout. `products` is an engine object that computes bounds and
+    features of matmuls. `constants` contains the features that are equal for all matmuls, keyed by name."""
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,
@@ -79,7 +76,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if device.tensor:
-        # In a cluster, two blocks share one read of a tile.
+        # From sm_90 on, two blocks of a cluster share one read of a tile, so the read rate doubles.
         read_rate = device.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
     else:
@@ -88,7 +85,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(device: Device) -> Array:
-    """Return the figures of the tensor cores' tiles, (7, number of tiles). Tiles whose time is a feature come first."""
+    """Return seven figures of each tile on tensor cores, (7, tiles). Tiles whose time is a feature come first."""
     rows, across, split = _TILES.T
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes

@@ -1,9 +1,9 @@
-"""Lower bound and features of backends' mixtures of experts: the weights of experts that get tokens, and matmuls.
+"""Lower bound and features of backends' mixtures of experts, on the GPU with the most work (as in the recordings).
 
-Like the recorder, the bound considers the GPU with the most work. With balanced routing, each expert of this GPU gets
-the same number of tokens. With routing by a power law, this GPU has the most popular expert and an even selection of
-the other experts. If an expert gets only a few tokens, all its weights are still read, and its matmuls are computed in
-whole tiles of rows.
+The bound includes matmuls, and reading the weights of experts that get tokens. With balanced routing, each expert of
+the GPU gets the same number of tokens. With routing by a power law, the GPU has the most popular expert and an even
+selection of the other experts. If an expert gets only a few tokens, all its weights are still read, and its matmuls
+are computed in whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,7 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the problem
-belongs to the case."""
+"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 _ROWS = (16, 64, 128)
 """Numbers of rows of the tiles that backends use for an expert."""
@@ -28,7 +27,7 @@ _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 _CHAIN_CLK = 250.0
 """Clock cycles for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
-"""Ratio of the most to the least popular expert's tokens under a power law, as in the recorder."""
+"""Tokens of the most popular expert / tokens of the least popular expert, under the recordings' power law."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
@@ -90,8 +89,9 @@ def _rate(device: Device) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Return, for the busiest GPU, `active` (experts with tokens), `rows` (rows of all experts), `most` (most rows of
-    an expert), and the number of rows in whole tiles for each tile size, (N,) each."""
+    """Return figures of the busiest GPU, (N,) each: `active` (number of experts with tokens), `rows` (rows of all
+    experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows).
+    """
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):

@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_COLUMNS = 16384
-"""Maximum number of columns. The recordings have up to 4,100 columns. Blocks read much longer rows repeatedly."""
+"""Maximum number of columns, because blocks read much longer rows repeatedly. Recordings have up to 4,100 columns."""
 _ELEMENTS = 1024
 """Number of elements that a thread block of an elementwise operator computes."""
 _DRAM_SHARE = 0.8
@@ -55,8 +55,7 @@ class RowOp:
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
-    """For each case that a recorded set can cover: a predicate that decides from a problem's dimensions whether the
-    problem belongs to the case."""
+    """Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
     tensors: int
     """Number of full-size tensors that are read or written."""
     call_s: float
@@ -74,7 +73,7 @@ class RowOp:
 
 _ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
 OPS = {
-    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # reads two operands, writes one result
+    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # It reads two tensors and writes one.
     "layernorm": RowOp(*_ROWS, 2, 46e-6),
     "softmax": RowOp(*_ROWS, 2, 33e-6),
 }

@@ -23,8 +23,8 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single (not batched) matmuls as (rows, columns), keyed by generation of the kernels. Later GPUs use the
-A100's tiles and 128 x 128."""
+"""Tiles of single (not batched) matmuls as (rows, columns), keyed by generation of the kernels. The `later` GPUs use
+the tiles of the A100, and 128 x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
@@ -33,25 +33,26 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Tiles of batched matmuls as (rows, columns), keyed by generation of the kernels."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent of the relative area of smaller tiles."""
+"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e for smaller tiles: their fraction is
+multiplied by (area / 128**2) ** e."""
 _TILE_CLK = 3200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""Scale of k, in elements per MiB of L2, from which DRAM slows down on Pascal (`kStrided` in products.cpp)."""
+"""Scale of k, in elements per MiB of L2, for the slowdown of DRAM on Pascal (see `kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
 """Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). All other compute capabilities
-use the value of 89. It is the energy of an FMA in the power model of November 2026 times 1.27; the T4's value is
-doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
+use the value of 89. Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value
+(75) is doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine object `products`. `timed` contains the tiles whose time is a feature, as
-    (rows, columns, number of parts into which the reduction is split). The tiles for single and for batched matmuls
-    follow."""
+    """Pass the tiles of a GPU to the engine object `products`: the tiles `timed`, whose time is a feature, then the
+    tiles for single matmuls and for batched matmuls. A tile in `timed` is (rows, columns, number of parts into which
+    the reduction is split)."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -59,7 +60,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # On later GPUs, an L2 of tens of MiB holds the operands of all concurrent tiles.
+    # Later GPUs read no operand from DRAM again, because their L2 holds the operands of all concurrent tiles.
     reread = family != "later"
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(
