@@ -7,7 +7,7 @@ a result misses its aim.
 import os
 import sys
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads the variable on import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Set it before NumPy is imported.
 
 from front import main
 

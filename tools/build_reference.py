@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs adds this folder to the path only while it imports a hook.
+from schema_page import markdown_table, schema  # MkDocs adds this folder only while it imports a hook, so import here.
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
     try:
-        error = measure(arguments, deadline - 20.0)  # The remaining time is needed to copy the results.
+        error = measure(arguments, deadline - 20.0)  # Leave time to copy the results.
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)

@@ -84,7 +84,7 @@ def is_size(name: str) -> bool:
 
 
 def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
-    """Return the user's options together with the words from `assumed_words`."""
+    """Return the user's options, extended by the arguments from `assumed_words`."""
     options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
     arguments, tunables = list(words.arguments), list(words.tunables)
     for word in added:

@@ -238,9 +238,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if (
-                names.index(variable) < len(inputs := _inputs(call)) <= len(names)
-            ):  # Parameters with defaults may be missing.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
                 return inputs[names.index(variable)]
         return None
 
@@ -284,7 +282,7 @@ class _Launch:
             if each.end_byte <= node.start_byte or scope is None:
                 value = each.child_by_field_name("value") or each.child_by_field_name("right")
                 values += [value] if value is not None else []
-        if not values:  # The parser reads `dim3 block(16, 16);` as a function declaration.
+        if not values:  # Also look for `dim3 block(16, 16);`, which is parsed as a function.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
@@ -348,9 +346,16 @@ class _Launch:
                 return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
+            # In `dim3 grid(f(n, a * b));`, which the parser reads as a function declaration
+            case "parameter_declaration" if (declarator := node.child_by_field_name("declarator")) is not None:
+                if declarator.type == "abstract_function_declarator":
+                    return self._called(node, names, steps)
+                if declarator.type == "pointer_declarator":
+                    factors = node.child_by_field_name("type"), declarator.child_by_field_name("declarator")
+                    return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A function that gets the address of a variable, such as scanf, may change the variable. A copy to a
-                # symbol only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
+                # is unknown, except after a copy to a symbol, which only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
@@ -364,7 +369,8 @@ class _Launch:
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
         """Evaluate a call of a function with a return statement, of a macro, or of a known function such as `min`."""
-        name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
+        function_or_type = node.child_by_field_name("function") or node.child_by_field_name("type")
+        name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:
             quotient = _stripped_node(inputs[0])
@@ -397,6 +403,8 @@ class _Launch:
 
 def _inputs(call: "Node") -> "list[Node]":
     arguments = call.child_by_field_name("arguments")
+    if arguments is None and (declarator := call.child_by_field_name("declarator")) is not None:
+        arguments = declarator.child_by_field_name("parameters")
     return [each for each in arguments.named_children if each.type != "comment"] if arguments is not None else []
 
 
@@ -427,7 +435,7 @@ def _stripped_node(node: "Node") -> "Node":
         elif cast and len(inputs) == 1:
             node = inputs[0]
         elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-            node = node.named_children[0]  # A pointer plus an offset
+            node = node.named_children[0]  # For a pointer plus an offset, follow the pointer.
         else:
             return node
 

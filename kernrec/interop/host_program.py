@@ -131,7 +131,7 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert the number of blocks along an axis to the spec's notation.
+    """Convert an expression for the number of blocks along an axis to the spec's notation.
 
     If the expression divides a size by the block's extent and rounds up, the extent is replaced by the name `block_x`,
     `block_y` or `block_z`, so that the expression also holds for other block sizes.

@@ -223,7 +223,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Set the locked clock of results to the GPU's base clock if a profiler recorded them at about this clock."""
+    """Set the locked clock of results to the GPU's base clock if a profiler recorded about this clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file

@@ -172,7 +172,7 @@ def _downloaded(name: str) -> Path:
         raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # The Hub's client raises many error types.
+    except Exception as error:  # The Hub's client raises many types of errors, so catch all.
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 

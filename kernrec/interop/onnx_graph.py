@@ -96,7 +96,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # protobuf's own errors do not help users.
+    except Exception:  # Hide protobuf's errors, which do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -108,7 +108,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
                 tensor.ClearField(values)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # Shape inference raises various C++ errors.
+    except Exception as error:  # Shape inference raises various C++ errors, so catch all.
         reason = str(error).strip().splitlines() or ["no reason given"]
         raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
     return _graph(onnx, inferred)

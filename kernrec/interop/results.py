@@ -306,7 +306,7 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT does not pad seconds to two digits, which fromisoformat requires.
+        # KTT's times need strptime, because fromisoformat rejects seconds with a single digit.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):

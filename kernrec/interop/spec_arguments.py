@@ -109,12 +109,12 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Set the contents of index arrays so that the indices cover the full range of the tensor that they index.
+        """Fill each index array with indices that cover the full range of the tensor that the array indexes.
 
         All buffers must have shapes, so call `size_buffers` first.
 
         Args:
-            indexes: Use of index arrays in the compiled code, keyed by the parameter of the index array.
+            indexes: How the compiled code uses each index array, keyed by the array's parameter.
         """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")

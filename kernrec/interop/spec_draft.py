@@ -342,9 +342,9 @@ class _Drafter:
 
     def _grid_example(self) -> str:
         dims = [name for name in self.arguments.dims if is_size(name)] or ["4096"]
-        return ", ".join(
-            f"ceil({dim}/block_{axis})" for dim, axis in zip(dims, _AXES[: self.facts.grid_axes], strict=False)
-        )
+        tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[: self.facts.grid_axes]]
+        extents = [str(tile) if tile > 1 else f"block_{axis}" for tile, axis in zip(tiles, _AXES, strict=False)]
+        return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
         """Return (expressions for the block's extents, constraints on the block).
@@ -394,7 +394,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Create a tunable for the block's extent along each axis on which the blocks to try differ.
+        """Return what `_block` returns, with a tunable for each axis along which the blocks to try differ in extent.
 
         For the result, see `_block`.
         """
@@ -447,7 +447,7 @@ class _Drafter:
         block = []
         for axis in _AXES[: self.facts.block_axes].upper():
             names = [f"{word}{axis}" for word in ("B", "BLOCK_", "BLOCK_SIZE_", "BLOCK_DIM_", "BLOCKDIM_")]
-            names.append(f"block_size_{axis.lower()}")  # The convention of Kernel Tuner
+            names.append(f"block_size_{axis.lower()}")  # Kernel Tuner's name
             if self.facts.block_axes == 1:
                 names += ["BLOCK", "BLOCK_SIZE", "BLOCKSIZE", "BLOCK_DIM", "THREADS", "NUM_THREADS", "NTHREADS", "TPB"]
             name = next((name for name in names if name in by_macro), None)

@@ -229,7 +229,7 @@ def append_query(path: Path, problem: Problem) -> None:
         try:
             os.write(
                 descriptor, json.dumps(line).encode() + b"\n"
-            )  # A single write keeps lines of concurrent programs apart.
+            )  # Write once, so that lines of concurrent programs do not mix.
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -72,7 +72,7 @@ class Driver:
         """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
         function = int(module.get_function(entry).ptr)
         try:
-            # A kernel that uses more than 48 KiB, including static shared memory, needs this attribute.
+            # Kernels need this attribute for more than 48 KiB of static and dynamic shared memory together.
             if shared_bytes:
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)

@@ -80,7 +80,7 @@ class _Contestant:
         self._process = stack.enter_context(
             subprocess.Popen(command, env=environment, cwd=checkout, text=True, stdin=pipe, stdout=pipe)
         )
-        stack.callback(self._process.kill)  # The wheel's library may crash when its interpreter exits.
+        stack.callback(self._process.kill)  # Kill it: on exit, the wheel's library may crash.
         self._send(CASES)
 
     def _send(self, message: object) -> None:

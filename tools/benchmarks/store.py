@@ -66,7 +66,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
         _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
         return status, used.ru_utime + used.ru_stime
 
-    ask()  # The first query checks the file, later queries do not.
+    ask()  # Do not time the first query, which also checks the file.
     before = [ask() for _ in range(10)]
     merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
     with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
@@ -93,7 +93,7 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
             cells["again [s]"] = f"{spent(partial(merge, database, theirs)):.2f}"
         each = min(rows // len(keys), _CONFIGS)
         ask = partial(python, _QUERY, own, _GPU, keys[0], each, environment=os.environ)
-        cells["first [s]"] = f"{spent(ask):.2f}"  # The first query writes a file that later queries read.
+        cells["first [s]"] = f"{spent(ask):.2f}"  # It also writes a file for later queries.
         cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
         for name, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
             cells[name] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"

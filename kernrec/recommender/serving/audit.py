@@ -227,7 +227,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
     """Return (release, notes). `release` is the Triton release whose config files to look for, or empty for vLLM. The
-    notes state how it was chosen."""
+    notes state how the release was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -235,7 +235,7 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
             raise unknown("release of Triton", request.triton, releases)
         return text, []
     if request.engine == "vllm":
-        return "", []  # vLLM's file names do not depend on Triton.
+        return "", []  # vLLM's file names do not contain Triton's release.
     other = "--engine sglang,triton==RELEASE chooses another"
     try:
         return version("triton"), [f"files are for the installed Triton {version('triton')}; {other}"]

@@ -10,7 +10,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Minimum ratio of the number of experts to the number of choices at which vLLM gives each choice its own tile."""
+"""vLLM gives each choice its own tile if the number of experts is at least this multiple of the number of choices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
         top: number of different experts that each token chooses.
         rows: number of rows of a tile.
         ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are omitted.
-        apart_allowed: whether, if there are few choices, each choice gets its own tile, as in vLLM.
+        apart_allowed: whether each choice may get its own tile if there are few choices, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
     draw = np.random.default_rng(_SEED)

@@ -45,8 +45,8 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Maximum size in bytes of machine code for which L2 sectors are compared: up to 52 KiB, 1,320 convolutions read 1.00
-to 1.04 times a block's distinct sectors; from 60 KiB on, 1.5 times."""
+"""Maximum size in bytes of machine code for which L2 sectors are compared. 1,320 convolutions of up to 52 KiB read 1.00
+to 1.04 times a block's distinct sectors. Convolutions of at least 60 KiB read 1.5 times these sectors."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ tokens nearest to 16 and 1,024.
     file      predicted time of the file's config over the predicted time of the top config
     default   predicted time of the config that vLLM uses without a file over the predicted time of the top config
 
-A last line has all files for fp8, at 16, 128 and 1,024 tokens, as far as a model of their sizes is known. It compares
-the file's config with all configs of the search space.
+A last line covers the fp8 files whose sizes are those of a known model, at 16, 128 and 1,024 tokens. It compares the
+file's config with all configs of the search space.
 """
 
 import itertools

@@ -150,7 +150,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # A load that was recorded at the power limit would draw at least the recorded power without a limit.
+        # Without the limit, loads at the power limit would draw more, so higher predictions are not errors.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 

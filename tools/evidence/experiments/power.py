@@ -25,8 +25,8 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
-"""Maximum median errors of a recording, of a backend's matmuls and of library GEMMs, maximum error of power or
-throughput under limits, and maximum error in watts of the power limit with the lowest energy."""
+"""Maximum median errors of a recording, of a backend's matmuls and of library GEMMs. Then the maximum error of power or
+throughput under limits, and the maximum error, in watts, of the power limit with the lowest energy."""
 LOADS = {
     "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",

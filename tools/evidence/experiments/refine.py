@@ -96,8 +96,8 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 
 
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
-    """Predict a GPU's problems with a model of another GPU. Return its problems with contenders, and the mean regret of
-    the top recommendations on held-out problems of the source and on the target."""
+    """Return (problems of the target, mean regrets). A model of the source GPU predicts the target GPU's contenders.
+    The regrets are those of the top recommendations on held-out problems of the source and on the target."""
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
     held_out = np.log(data.analytical["latency"]) + head.out_of_fold

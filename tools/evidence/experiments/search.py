@@ -105,7 +105,7 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
 
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
-    """Print the best cost over the lowest cost of the space, after each number of distinct configs in `COUNTS`."""
+    """Print the ratio of the best cost found to the space's lowest cost after each number of configs in `COUNTS`."""
     table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
     for label, search in searches.items():
         traces = [search(seed) for seed in range(seeds)]

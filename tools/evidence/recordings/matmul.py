@@ -167,7 +167,7 @@ def _inductor(data: Path) -> Recording:
     names = ("m", "n", "k", "dtype", "tf32", "a_stride_1", "b_stride_1", "latency_s")
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     parts = []
-    # The recorded A100 reaches 1,735 GB/s, which is more than the 40 GB model can.
+    # The recorded A100 reaches 1,735 GB/s, so it must be the 80 GB model.
     for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
         path = data / "triton" / f"inductor_mm_{file}.parquet"
         columns = columns_of(path, names, "implementation = 'extern_mm'")

@@ -131,7 +131,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
             if "int" in row["kernel"]:
                 rates["issue.imad"] = rates.pop("issue.fma32")
         elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The widest accesses run near the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
+            # The widest accesses reach 0.95 of the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
             words = width[row["kernel"]]
             wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}

@@ -159,7 +159,7 @@ def serving_products(data: Path) -> Iterator[Load]:
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these from another file.
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these.
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))

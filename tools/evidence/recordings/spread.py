@@ -65,8 +65,8 @@ class Spread:
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
     def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return the logarithms of factors for a GPU, backend and data type from the narrowest group of recordings that
-        has enough, or an empty array. Recordings of the GPU `but` are held out."""
+        """Return logarithms of factors, from the narrowest group of recordings with enough factors for a GPU, backend
+        and data type. If there is none, return an empty array. Recordings of the GPU `but` are held out."""
         wanted = source, backend, dtype, gpu
         for same in (4, 3, 2, 1):
             groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
