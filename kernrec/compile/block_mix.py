@@ -127,7 +127,7 @@ class MachineLowering:
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions by class of each basic block of a function, which must not contain calls."""
+        """Return the machine instructions of each basic block, keyed by class. `function` must not contain calls."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:

@@ -274,8 +274,7 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the position in the text after the function whose parameter list begins at `opened`. If the function has
-    no body, return None."""
+    """Return the end of the function whose parameter list begins at `opened`, or None if the function has no body."""
     behind = _closed(text, opened)
     if behind is None:
         return None

@@ -81,8 +81,8 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (package name, folder). If the given folder is a package, these are its name and the folder that contains
-    its outermost package. Otherwise, the name is empty and the folder is the given one."""
+    """Return (name, parent). If `folder` is a package, these are the package's name and the folder that contains its
+    outermost package. If `folder` is not a package, these are an empty name and `folder`."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
