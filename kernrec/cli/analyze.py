@@ -133,6 +133,11 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
+        if measuring is None and drafted and not isinstance(error, CompileError):
+            from kernrec.cli.analyze_program import refused_assumption
+
+            if question := refused_assumption(wanted, str(error)):
+                raise UsageError(question) from None
         if measuring is None and left_out and drafted and not isinstance(error, CompileError):
             raise type(error)(f"{error} ({left_out[0]}; give it as an argument)") from None
         if measuring is None or isinstance(error, UsageError | CompileError):

@@ -1,5 +1,6 @@
 """`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
 
+import re
 import sys
 from collections.abc import Callable
 from copy import copy
@@ -125,6 +126,26 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
     from kernrec.interop.spec_draft import draft_spec
 
     return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
+
+
+def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
+    """Return a question for the launch's values if the emulator refuses those that kernrec assumed.
+
+    Args:
+        wanted: Options of the analysis that failed.
+        error: Message of the emulator.
+
+    Returns:
+        Question with a command to correct, or an empty string if kernrec assumed no values.
+    """
+    draft = _draft(wanted)
+    if not draft.note:
+        return ""
+    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) .*? bytes(?= \(address )", error)
+    return (
+        f"{draft.entry} does not run with assumed values: {access[0] if access else error}; correct the values in:"
+        f" {draft.command(wanted.gpu)}"
+    )
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:

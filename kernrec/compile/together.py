@@ -95,8 +95,8 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs, which must have the same `together_key`, in order. Before several jobs are
-        compiled together, yield None."""
+        """Yield the result of each job in order. All jobs must have the same `together_key`. Yield an additional None
+        just before several jobs are compiled together."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:

@@ -140,7 +140,7 @@ def is_layout(value: Any) -> bool:
 
 
 def python_value(text: str) -> Any:
-    """Return the value of a constant, given the text that a spec or a TOML file of a Triton launch has for it.
+    """Return the value of a constant, given its text in a spec or in the TOML file of a Triton launch.
 
     Args:
         text: A Python literal, a Triton type (`tl.float16`), a Gluon layout (`gl.BlockedLayout(...)` with keyword

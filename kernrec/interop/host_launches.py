@@ -346,6 +346,13 @@ class _Launch:
                 return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
+            # In `dim3 grid(f(n, a * b));`, which the parser reads as a function declaration
+            case "parameter_declaration" if (declarator := node.child_by_field_name("declarator")) is not None:
+                if declarator.type == "abstract_function_declarator":
+                    return self._called(node, names, steps)
+                if declarator.type == "pointer_declarator":
+                    factors = node.child_by_field_name("type"), declarator.child_by_field_name("declarator")
+                    return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
                 # A function that gets the address of a variable, such as scanf, may change the variable. So its value
                 # is unknown, except after a copy to a symbol, which only reads the variable.
@@ -362,7 +369,8 @@ class _Launch:
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
         """Evaluate a call of a function with a return statement, of a macro, or of a known function such as `min`."""
-        name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
+        function_or_type = node.child_by_field_name("function") or node.child_by_field_name("type")
+        name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:
             quotient = _stripped_node(inputs[0])
@@ -395,6 +403,8 @@ class _Launch:
 
 def _inputs(call: "Node") -> "list[Node]":
     arguments = call.child_by_field_name("arguments")
+    if arguments is None and (declarator := call.child_by_field_name("declarator")) is not None:
+        arguments = declarator.child_by_field_name("parameters")
     return [each for each in arguments.named_children if each.type != "comment"] if arguments is not None else []
 
 

@@ -342,9 +342,9 @@ class _Drafter:
 
     def _grid_example(self) -> str:
         dims = [name for name in self.arguments.dims if is_size(name)] or ["4096"]
-        return ", ".join(
-            f"ceil({dim}/block_{axis})" for dim, axis in zip(dims, _AXES[: self.facts.grid_axes], strict=False)
-        )
+        tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[: self.facts.grid_axes]]
+        extents = [str(tile) if tile > 1 else f"block_{axis}" for tile, axis in zip(tiles, _AXES, strict=False)]
+        return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
         """Return (expressions for the block's extents, constraints on the block).

@@ -15,7 +15,7 @@ from kernrec.ptx.analysis.dependence import pointers_of
 from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.operand import Register
+from kernrec.ptx.ir.operand import Immediate, Register
 from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
 
@@ -157,6 +157,11 @@ class CodeFacts:
     """Buffers whose values are indices into other buffers, keyed by the parameter's name in the PTX."""
     names: tuple[str, ...]
     """Names of the parameters in the PTX."""
+    tiles: tuple[int, int, int] = (0, 0, 0)
+    """Constant by which the code multiplies the block's position along each axis, or 0 if there is none.
+
+    It is the extent of the tile that a block computes.
+    """
     variables: tuple[DeviceVariable, ...] = ()
     """`__constant__` and `__device__` variables of the module."""
 
@@ -183,12 +188,29 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
         any(variable.external for variable in shared),
         indexes_of(inlined(module, entry)),
         tuple(parameter.name for parameter in function.parameters),
+        _tiles(function),
         device_variables(module, entry, source),
     )
 
 
 def _variables(module: Module, function: Function) -> list[Variable]:
     return [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
+
+
+def _tiles(function: Function) -> tuple[int, int, int]:
+    axes: dict[str, int] = {}  # Axis of each register that holds the block's position along it
+    tiles = [0, 0, 0]
+    for ins in function.instructions:
+        operands = ins.operands
+        if ins.opcode == "mov" and isinstance(operands[1], Register) and operands[1].name.startswith("%ctaid."):
+            axes |= {name: _AXES.index(operands[1].name[-1]) for name in ins.results}
+        elif ins.opcode in ("shl", "mul", "mad") and "wide" not in ins.modifiers:
+            position, factor = operands[1], operands[2]
+            if isinstance(position, Register) and position.name in axes and isinstance(factor, Immediate):
+                tile = 1 << (int(factor.value) & 31) if ins.opcode == "shl" else int(factor.value)
+                axis = axes[position.name]
+                tiles[axis] = min(tiles[axis] or tile, tile)
+    return tiles[0], tiles[1], tiles[2]
 
 
 def _axes(registers: set[str], names: tuple[str, ...]) -> int:

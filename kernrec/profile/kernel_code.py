@@ -21,13 +21,14 @@ CodeKey = tuple[tuple[str, str | int], ...]
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """Return the names of the macros for tunables and layouts that the kernel's source does not use."""
+    """Return the macros for tunables, layouts and data types that the kernel's source does not use."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
     words = set(_MACRO.findall(kernel.source)) | set(OPTIONS if kernel.triton else ())
     layouts = () if "LAYOUT_" in kernel.source else (f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
-    return (tunables - words).union(layouts)
+    dtypes = () if "DTYPE_" in kernel.source else (f"DTYPE_{dtype.upper()}" for dtype in kernel.dtypes)
+    return (tunables - words).union(layouts, dtypes)
 
 
 def code_key(job: CompileJob) -> CodeKey:

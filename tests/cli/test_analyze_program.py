@@ -35,6 +35,17 @@ def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, ca
     assert rows["lonely"]["recommendations"]
 
 
+def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, capsys):
+    (path := tmp_path / "thirds.cu").write_text(
+        "__global__ void thirds(float *x, int n) { x[3 * (blockIdx.x * 64 + threadIdx.x)] = n; }"
+    )
+    assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db")]) == 2
+    printed = capsys.readouterr().err
+    assert "thirds does not run with assumed values: block (" in printed
+    command = f'kernrec analyze {path}:thirds --gpu t4 --block 256 --grid "ceil(n/64)" n=1048576'
+    assert printed.rstrip().endswith(f"of x, which has 4194304 bytes; correct the values in: {command}")
+
+
 def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, capsys):
     assert app.run(["analyze", f"{program}:scale", "--gpu", "t4,l4"]) == 0
     printed = capsys.readouterr()

@@ -103,7 +103,7 @@ def test_example_buffers_hold_the_example_sizes(tmp_path):
         "__global__ void copy(float *x, int m, int n) { x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m; }"
     )
     command = draft_spec(path, LaunchWords()).command("t4")
-    assert command.endswith("""--grid "ceil(m/block_x), ceil(n/block_y)" m=1024 n=1024""")
+    assert command.endswith("""--grid "ceil(m/64), ceil(n/block_y)" m=1024 n=1024""")
 
 
 def test_template_arguments_of_the_launching_function_are_followed():
@@ -177,3 +177,11 @@ int main() { const size_t size = 1 << 12; thrust::device_vector<float> v(size); 
 f<<<static_cast<unsigned int>(size) / 256, 256>>>(thrust::raw_pointer_cast(v.data()), y + 8, int(size)); }"""
     (launch,) = host_launches(text, "f", [("x", "f32"), ("y", "f32"), ("n", None)])
     assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))
+
+
+def test_grid_that_reads_like_a_function_declaration_is_followed():
+    text = """int up(int a, int b) { return (a + b - 1) / b; } __global__ void f(float *x, int n) {}
+void launch(float *x, int n) { const int A = 16, B = 4; dim3 grid(up(n, A * B), up(n, B * A)); f<<<grid, 64>>>(x, n); }
+"""
+    (launch,) = host_launches(text, "f", [("x", "f32"), ("n", None)])
+    assert launch.grid == "((n + 64) - 1)/64, ((n + 64) - 1)/64"

@@ -119,7 +119,7 @@ def test_indexes_cover_the_tensor_they_index(tmp_path, entry, arguments, values,
 def test_missing_statements_are_listed_and_marked(rows, refuses):
     draft = draft_spec(rows, LaunchWords(), suggest=True)
     assert draft.missing == (
-        "--shared BYTES", '--grid, such as --grid "ceil(n/block_x)"', "N=NUMBER", "flip=BYTE", "m=NUMBER",
+        "--shared BYTES", '--grid, such as --grid "ceil(n/64)"', "N=NUMBER", "flip=BYTE", "m=NUMBER",
         "step=NUMBER", "A=f32[ELEMENTS]", "index=i32[ELEMENTS]", "out=u8[ELEMENTS]",
     )  # fmt: skip
     assert draft.text.count('"?"') == len(draft.missing) + 1  # plus one in the explaining comment
