@@ -237,7 +237,7 @@ uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloa
     return f64_to_f16(double(combined(operation, x, y, 0.0f)));
 }
 
-// Elements of type T. `is_half` is 1 for f16 and 2 for bf16, either in pairs of 32 bits or single in 16 bits.
+// Run an atomic operation on elements of type T. `is_half`: 1 for f16 and 2 for bf16, of which a 32-bit T holds a pair.
 template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
@@ -269,7 +269,7 @@ void atomic(Batch& batch, const Instruction& ins) {
     }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    const bool one_lane = ins.modes[2];  // The assembler combines the lanes, and one of them sends the operation.
+    const bool one_lane = ins.modes[2];  // With `.warp_aggregated`, one lane sends the combined operation.
     std::vector<Resolved> leaders;
     if (one_lane) leaders = all;
     for (Resolved& at : leaders) {
@@ -348,8 +348,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
 
 void nothing(Batch&, const Instruction&) {}
 
-// griddepcontrol has no effect, because the previous grid has finished. Lanes converge before a basic block that begins
-// with a `bar.warp.sync`.
+// These instructions have no effect here. The grid for which griddepcontrol waits has already finished. Lanes converge
+// before a basic block that begins with a `bar.warp.sync`.
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep",
                              "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
@@ -430,8 +430,8 @@ void start_copies(Batch& batch, const Instruction& ins) {
         }
     } else {
         // Lanes that read the same number of bytes share a request.
-        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // by number of bytes
-        uint32_t amounts = 0;                                                              // bit for each number
+        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // indexed by bytes
+        uint32_t amounts = 0;  // bit i: a lane reads i bytes
         const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
         const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
         for (size_t i = 0; i < targets.size(); i++) {

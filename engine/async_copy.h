@@ -227,8 +227,8 @@ class BulkGroups {
     std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
 };
 
-// Asynchronous operations of a batch, oldest first. When all threads wait, the oldest operation that
-// any of them waits for finishes: as late as possible.
+// Asynchronous operations of a batch, oldest first. They finish as late as possible: only when all threads wait, the
+// oldest operation that any of them waits for finishes.
 class AsyncEngine {
   public:
     void start(std::function<void()> finish, std::vector<SharedPlace> barriers);

@@ -41,7 +41,7 @@ struct Counts {
 
 // Resolved access of one warp: the address of each lane, and the location of its bytes.
 struct Resolved {
-    Resolved() {}  // does not clear the arrays
+    Resolved() {}  // leaves the arrays uninitialized
 
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
@@ -224,7 +224,7 @@ class Batch : public Memory {
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
     bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
-    // Return the lanes that may run the test of a phase now; other lanes at the test pause.
+    // Return the lanes that may run the test of a phase now. Pause the other lanes that have reached the test.
     uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
     bool all_ready(const PhaseTest& test, int32_t position);
     void wake();
@@ -259,12 +259,12 @@ class Batch : public Memory {
     const BasicBlock* reduction_ = nullptr;
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;
-    bool has_specials_ = false;  // constant rows of special registers are filled
+    bool has_specials_ = false;  // whether the constant rows of special registers are filled
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
     std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
-    int64_t step_ = 0, turn_ = 0;  // basic blocks that have run; their number when the current piece of code began
+    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and run before the current piece of code
     int64_t room_ = 0;  // number of sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;

@@ -11,7 +11,7 @@ namespace kernrec {
 namespace {
 
 constexpr uint32_t kUnit = 16;           // alignment of addresses and sizes
-constexpr uint32_t kTensorAlignment = 128;  // for a box in shared memory
+constexpr uint32_t kTensorAlignment = 128;  // alignment of a box in shared memory
 
 struct BulkForm {
     bool to_shared = false, from_shared = false, tensor = false, four_rows = false, is_load = false;

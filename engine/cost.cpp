@@ -125,7 +125,7 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
     const bool same = whole && all.same;
     uint32_t group = banks;
     if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
-    // If the units span fewer units than there are banks, two units are equal or in different banks.
+    // If the units span less than all banks, different units are in different banks, so there are no conflicts.
     if (whole && (all.consecutive || (!atomic && all.span < int64_t(banks)))) return {32 / group, 32 / group};
     Wavefronts result{0, 0};
     const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;

@@ -328,7 +328,7 @@ void Decoder::instruction(BasicBlock& block) {
     if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
     if (builder == builders().end()) builder = builders().find(from.opcode);
     if (builder == builders().end()) refuse("the engine does not know it");
-    if (from.modifiers.empty()) refuse("without a type");  // builders may read one more
+    if (from.modifiers.empty()) refuse("without a type");  // builders read the last modifier as the type
     used_scratch_.clear();
     after_.clear();
     builder->second(*this, from);

@@ -78,7 +78,7 @@ class Decoder {
     std::map<std::pair<uint32_t, uint32_t>, Row> scratch_;
     Row carries_[2];
     BasicBlock* block_ = nullptr;
-    std::vector<Instruction> after_;  // operations after the current instruction
+    std::vector<Instruction> after_;  // operations to append after the current instruction
 };
 
 using Builder = void (*)(Decoder&, const Source&);

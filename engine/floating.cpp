@@ -33,7 +33,7 @@ uint16_t f32_to_f16(float value) {
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
     if (bits > 0x7F800000) return uint16_t(sign | 0x7E00 | (bits >> 13 & 0x3FF));  // quiet NaN with its payload
-    if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 or more
+    if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 or more: infinity
     if (bits < 0x38800000) {  // subnormal: the addition rounds
         const float scaled = bit_cast<float>(bits) + 0.5f;
         return uint16_t(sign | (bit_cast<uint32_t>(scaled) - 0x3F000000));

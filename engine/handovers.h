@@ -7,8 +7,8 @@
 // `.volatile`, atomic) never race. The detector does not track stores after loads, elements below four bytes, or bulk
 // copies.
 //
-// A thread may observe a store late: the first time a warp reads a released word, it gets the previous value, and no
-// order. So the detector finds a wait that reads only once, for any order of blocks.
+// A thread may observe a store late. So a warp's first read of a released word returns the previous value, and does not
+// order the warp after the release. The detector thus finds a wait that reads only once, for any order of blocks.
 #pragma once
 
 #include <map>
@@ -37,7 +37,7 @@ class Handovers {
 
   private:
     using Place = std::pair<uint32_t, uint64_t>;  // buffer and byte
-    using Past = std::map<int32_t, Knowledge>;    // keyed by batch: clocks of the warps of earlier batches
+    using Past = std::map<int32_t, Knowledge>;  // keyed by batch: clocks of the warps of earlier batches
     struct Release {
         int32_t batch;
         Knowledge row;
@@ -59,8 +59,8 @@ class Handovers {
     std::map<Place, Release> releases_;
     std::map<Place, std::vector<uint8_t>> before_;  // values of words before the last release
     std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batches and warps that have read the word since
-    std::vector<Past> past_;                        // indexed by block of this batch
-    std::vector<std::vector<int64_t>> blocks_;      // block numbers of every batch
+    std::vector<Past> past_;  // indexed by block of this batch
+    std::vector<std::vector<int64_t>> blocks_;  // block numbers of every batch
 };
 
 }  // namespace kernrec

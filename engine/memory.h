@@ -27,7 +27,7 @@ struct WarpAccess {
     uint32_t warp;  // number of the warp in the batch
     uint32_t mask;  // mask of the lanes that take part
     const uint64_t* addresses;  // 32 addresses, including the instruction's offset
-    uint32_t bytes;  // bytes per lane; each address is a multiple
+    uint32_t bytes;  // bytes per lane; each address is a multiple of this number
     uint32_t unit;  // bytes of an element; less than `bytes` for a vector
     Space space;
     AccessKind kind;

@@ -29,7 +29,7 @@ class AsInstruction {
     uint32_t before_;
 };
 
-// Return a placeholder for an instruction's name and line, which Python fills in.
+// Return a placeholder that Python replaces by the name and line of an instruction.
 inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
 
 // Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
@@ -130,7 +130,7 @@ class TensorFences {
 class TensorOperations {
   public:
     void start_batch(Batch& batch);
-    // Issue an operation of a thread in its blocks' memories.
+    // Issue an operation of a thread in the tensor memories of the operation's blocks.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     void note_load(uint32_t warp, Cells cells) { loads_[warp].push_back(std::move(cells)); }

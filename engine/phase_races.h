@@ -85,7 +85,7 @@ class PhaseRaces : public RaceDetector {
     std::vector<int32_t> tile_read_;  // for each piece: reads by tensor cores
     std::vector<bool> ended_;  // indexed by block
     std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>>
-        reached_;  // races already reported to warps that did not wait
+        reached_;  // keyed by block and barrier: clocks of warps that arrived without waiting
 };
 
 }  // namespace kernrec

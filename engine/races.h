@@ -22,10 +22,10 @@ class RaceDetector {
 
     virtual void start_batch(const std::vector<int64_t>& block_numbers);
     virtual void pass_barrier(uint32_t block) = 0;
-    // Some warps of a block waited at a barrier; others arrived without waiting.
+    // Record that some warps of a block waited at a barrier, and that others arrived without waiting.
     virtual void pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps) = 0;
     virtual void reach(uint32_t, uint32_t, uint32_t) {}
-    // All blocks of a cluster, starting with `first`, passed its barrier.
+    // Record that all blocks of a cluster, starting with `first`, passed the barrier of the cluster.
     virtual void pass_cluster_barrier(uint32_t first, uint32_t count);
     // Throw Fault for a race. `agree` is true if lanes that write to one place write the same value; `is_copy` is true
     // for cp.async.

@@ -31,7 +31,7 @@ bool is_narrow(Type type) { return type == Type::kE2m1 || type == Type::kE2m3 ||
 // Return the bytes of an element in shared memory; types below 8 bits take one byte.
 uint32_t stored_bytes(Type type) { return is_narrow(type) ? 1 : uint32_t(number_bits(type)) / 8; }
 
-// Return the lane of a row of D; of 64 rows, each warp has 16.
+// Return the lane of a row of D. If D has 64 rows, each warp has 16 of them.
 uint32_t lane_of_row(uint32_t row, uint32_t rows) { return rows == kTensorLanes ? row : row / 16 * 32 + row % 16; }
 
 // Decode a 32-byte row of A or B.

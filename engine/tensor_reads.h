@@ -34,7 +34,7 @@ class TensorReads {
     void start_batch();
     // Record that the threads of a block passed a barrier.
     void pass_barrier(uint32_t block);
-    // Record that warps of a block make their own stores visible, and stores of other warps before a barrier.
+    // Record that warps of a block make visible their own stores, and those of other warps before a barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
     // Record a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);

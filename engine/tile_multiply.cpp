@@ -117,7 +117,7 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     const uint64_t bits = bit_cast<uint64_t>(value), magnitude = bits & 0x7FFFFFFFFFFFFFFF;
     const auto sign = uint16_t(bits >> 48 & 0x8000);
     if (magnitude > 0x7FF0000000000000) return 0x7FFF;
-    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 or more
+    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 or more: infinity
     if (magnitude < 0x3F10000000000000) {                       // below 2^-14: a multiple of 2^-24
         const double shifted = std::fabs(value) + 0x1.8p28;
         return sign | uint16_t(bit_cast<uint64_t>(shifted) & 0x7FF);

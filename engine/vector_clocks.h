@@ -91,8 +91,8 @@ class VectorClocks {
     std::unordered_map<size_t, uint32_t> columns_;  // keyed by barrier
     std::vector<size_t> places_;                    // indexed by column
     std::unordered_map<size_t, int32_t> phase_;     // keyed by barrier: time of a copy that finishes now
-    std::unordered_map<size_t, Knowledge> arrived_;    // clock of the arrivals
-    std::unordered_map<size_t, Knowledge> completed_;  // clock of the last phase
+    std::unordered_map<size_t, Knowledge> arrived_;    // keyed by barrier: clocks of its arrivals
+    std::unordered_map<size_t, Knowledge> completed_;  // keyed by barrier: clocks of its last complete phase
 };
 
 }  // namespace kernrec

@@ -73,7 +73,7 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
     if (!launch.watch) return;
     // Count L1's work for one instruction of all warps. L1 shares the banks of shared memory, and compares four tags of
     // 128-byte lines per clock (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571).
-    std::map<uint32_t, std::pair<uint64_t, uint64_t>> work;  // wavefronts and lines by buffer
+    std::map<uint32_t, std::pair<uint64_t, uint64_t>> work;  // wavefronts and lines, keyed by buffer
     std::vector<int64_t> sectors;
     const bool keeps = room_ > 0;
     for (const Resolved& at : all) {

@@ -102,7 +102,7 @@ class CompactTrees {
     int64_t levels_, features_ = 0;
 };
 
-// Where the trees' features come from, for one kind of problem in S backends.
+// Reader of the trees' features, for one kind of problem in S backends.
 class Reader {
   public:
     // rows: features of each backend, (S, F). For each problem, rows `places` of a

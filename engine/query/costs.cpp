@@ -55,7 +55,7 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::vector<double> keys(costs, costs + size);
         for (double& each : keys) each = key(each);
         std::nth_element(keys.begin(), keys.begin() + count / 2, keys.end());
-        const double least = keys[size_t(count / 2)];  // first candidate that is not marked
+        const double least = keys[size_t(count / 2)];  // cost of the first unmarked candidate
         int64_t left = count / 2;
         for (int64_t i = 0; i < size; i++)
             if (key(costs[i]) < least) chosen[i] = 1, left--;

@@ -7,7 +7,7 @@ using namespace features;
 
 namespace {
 
-// Figures of the GPU from `plan_of`: the rows from `kOne` on, then these two.
+// The GPU's figures from `plan_of`: the rows from `kOne` on, then its peak FLOP/s and its bandwidth.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
 constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
 constexpr double kLeast = 1e-30;  // replaces 0 as a divisor

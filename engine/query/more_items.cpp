@@ -4,7 +4,7 @@
 // recordings usually contain (`chosen`). The time at such a count is the minimum of its own and of larger counts'
 // predictions. Between two counts, the monotonic bound interpolates.
 //
-// All larger counts are considered up to the next point of a coarse grid; beyond this point, only points of the grid.
+// This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
 #include <algorithm>
 
 #include "arrays.h"
@@ -12,11 +12,11 @@
 namespace kernrec::query {
 namespace {
 
-// Numbers of items between which the coarse grid has 3 x 2^k besides 2^k.
+// The coarse grid has all powers of two. From `kFirstHalf` to `kLastHalf`, it also has 1.5 times each power.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
 constexpr size_t kAhead = 4;          // minimum number of grid points beyond the next point that bound a time
-constexpr int64_t kEvery = 17;        // recordings contain all counts up to this one,
-constexpr int64_t kLeastQuarter = 16;  // then multiples of quarters of powers of two, this far apart, and each plus one
+constexpr int64_t kEvery = 17;        // recordings contain all counts up to this one;
+constexpr int64_t kLeastQuarter = 16;  // larger ones: quarters of powers of two, at least this far apart; each plus one
 
 bool has_half(int64_t power) { return power >= kFirstHalf && power < kLastHalf; }
 
@@ -98,8 +98,8 @@ struct Points {
 class MoreItems {
   public:
     // sizes: (N, D). alone, together: dimension that counts the items if the problem's first size is 1, or if it is
-    // larger; -1 if there is none. farthest: largest point that all item counts share. A count could else be faster
-    // only because it reaches a further point.
+    // larger; -1 if there is none. farthest: largest grid point. It is the same for all item counts, because a count
+    // with further points could seem faster.
     MoreItems(Array<const double, 2> sizes_of, int64_t alone, int64_t together, int64_t farthest) {
         const Table<const double> sizes(sizes_of);
         columns_ = sizes.columns;

@@ -15,7 +15,7 @@ namespace {
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 // Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
 constexpr int64_t kParts = 4, kRounds = 5;
-// `kParts**kRounds` clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
+// Clocks per table, `kParts**kRounds`: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
 // Divisor to use instead of the spare power if a limit leaves no power for events.
 constexpr double kLeastSpareW = 1e-20;

@@ -44,13 +44,13 @@ enum Figure : int64_t {
     kRest = 40,
     kFigures = 42,
 };
-// Number of tiles whose waves are features, the two square tiles, and the number of tiles whose time is a feature.
+// Number of tiles whose waves are features, indices of the two square tiles, number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
-constexpr double kFullWarps = 16.0;       // fewer warps per SM reach a fraction of the rate:
-constexpr double kFewWarps = 0.3;         // warps / `kFullWarps` to this power
+constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate; fewer warps
+constexpr double kFewWarps = 0.3;         // reach (warps / `kFullWarps`) to this power of it
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
 constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
 // Slowdown of DRAM if rows of the second operand are k apart: this factor, times (k / length) to this power.
@@ -68,7 +68,7 @@ double aligned(double size, int64_t most) {
 
 // Figures of a data type's matmuls on a GPU, and the tiles of its library.
 struct Products {
-    double a_bytes, b_bytes, c_bytes;  // bytes per element: read and quantized, of the weights, of the result
+    double a_bytes, b_bytes, c_bytes;  // bytes per element of A (read and quantized), of the weights, of the result
     double peak_flops, bandwidth;      // from the data sheet
     double dram, l2;                   // achieved bytes per second
     double l2_bytes, sms;

@@ -13,9 +13,9 @@ constexpr int64_t kFewest = 5;   // minimum number of measurements that adapt a 
 // problems of four ops, this missed the lowest energy once, by 1.3 %.
 constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
-// Minimum factor by which a predicted time is below the bound if it is rejected instead of corrected.
+// A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
-constexpr double kWorthNoting = 1.05;  // factor on a raised time from which a note reports it
+constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
 // Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel. It
 // ranks first if it is faster with a probability of 90 %.
 constexpr double kCertain = 1.28;

@@ -161,7 +161,7 @@ class Ranking {
         int64_t most_measured = 0;
         std::vector<int64_t> scored;  // positions that the model evaluated
         LearnedModel::Prediction prediction;
-        std::vector<double> factors[3];  // on latency, energy and power; empty: 1
+        std::vector<double> factors[3];  // for latency, energy and power; empty if all are 1
         std::vector<int64_t> row_kinds;
         std::vector<Shrinkage> shrinkages;
         std::vector<Violations> violations;

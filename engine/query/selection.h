@@ -38,8 +38,8 @@ std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const d
 struct PickCosts {
     int64_t count = 0;
     std::vector<double> latency, energy;
-    std::vector<double> power, source;  // only if `bounded`; source: of the latency
-    std::vector<int64_t> places;        // place of each entry in (points, count); empty if there are all
+    std::vector<double> power, source;  // filled only if `bounded`; source of the latency
+    std::vector<int64_t> places;        // index of each entry in (points, count); empty if all exist
 
     void add(double seconds, double joules, double watts, double from, bool bounded) {
         latency.push_back(seconds), energy.push_back(joules);

@@ -8,8 +8,8 @@
 namespace kernrec::query {
 namespace {
 
-// Combinations are marked in a table if the table has at most this many times the rows; otherwise they are sorted. A
-// domain is also used only below this limit.
+// If a table of all combinations has at most this many entries per row, it replaces sorting of the combinations. A node
+// has a domain only below this limit.
 constexpr int64_t kSparse = 8;
 constexpr int64_t kSmallTable = 1 << 16;
 constexpr int64_t kMostDepth = 2000;  // limits the recursion of nested expressions and lets
