@@ -348,6 +348,7 @@ class Processors:
             for process in list((self._pool._processes or {}).values()):  # Python 3.14 has `kill_workers`
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 @contextmanager

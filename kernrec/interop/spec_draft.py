@@ -88,7 +88,11 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
     with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
-        complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
+        drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
+        complete = drafter.draft()
+        if complete.missing and (further := drafter.assumed_words()):  # A number assumed to be zero sizes no buffer.
+            chosen = (*chosen, *further)
+            complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
     return replace(draft, chosen=(*named, *chosen))
 
