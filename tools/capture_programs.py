@@ -140,7 +140,7 @@ def main() -> int:
 
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Print the predicted time of each kernel's most frequent launch, whose result counts for all launches."""
+    """Print whether each kernel's most frequent launch can be analyzed. The result counts for all its launches."""
     database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):

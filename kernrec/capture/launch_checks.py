@@ -42,7 +42,7 @@ class LaunchChecks:
         self._lock = threading.Lock()
         self._launches: dict[str, int] = {}
         self.results: dict[str, Checked] = {}
-        """Findings of each kernel, and its blocks that ran with checks and in all, keyed by the kernel's name."""
+        """Findings of each kernel, and the numbers of its checked blocks and of all its blocks, keyed by kernel."""
 
     def selects(self, launch: KernelLaunch) -> bool:
         """Return whether a launch is to be checked, and count it."""
@@ -54,8 +54,8 @@ class LaunchChecks:
         """Run all blocks of a launch, with checks until the time limit.
 
         Args:
-            launch: The launch. Its buffers are not much larger than the allocations in them, because the checks need
-                memory for each byte.
+            launch: The launch. Its buffers should not be much larger than the allocations in them, because the checks
+                need memory for each byte.
             options: Options of the emulation without checks.
             together: Whether all blocks must run at the same time.
 
@@ -126,7 +126,7 @@ def _file_of(module: LoadedModule, function: Function) -> str:
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
-    """Return the kernel's name of each buffer that an argument points to, keyed by the number of the buffer."""
+    """Return the name of the kernel's parameter that points to each buffer, keyed by the number of the buffer."""
     place = SourceLines(module.linked).of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():

@@ -114,8 +114,8 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Read a length in the LZ4 format, and return (length, index of the byte after it). If `count`, its first part, is
-    15, more bytes follow.
+    """Return (length, index of the byte after the length) in the LZ4 format. If `count`, the first part of the length,
+    is 15, read more parts from `place` on.
     """
     if count == 15:
         while data[place] == 255:

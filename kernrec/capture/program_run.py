@@ -116,9 +116,9 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the public functions of the library `driver` or `runtime`, keyed by name. For a trivial function, the
-    value is the text that it writes to its first argument (`5` for `call=5`), which is empty if the function only
-    reports success. For other functions, the value is None.
+    """Return a dictionary with the names of all public functions of the library `driver` or `runtime`. If a function
+    only writes a number to its first argument, its value is this number as text. If it only reports success, its value
+    is an empty text. Otherwise, its value is None.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}

@@ -243,7 +243,7 @@ class _Description:
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
-        memory_of: dict[int, np.ndarray] = {}  # Memory to which structures point, by its address.
+        memory_of: dict[int, np.ndarray] = {}  # Memory to which structures point, keyed by address.
         named: set[int] = set()
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
@@ -279,8 +279,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # Omit tables of addresses that have not changed, because the PTX already defines them. Moreover, the addresses
-        # of functions in them would differ in an analysis.
+        # Omit tables of addresses that have not changed, because the PTX already defines them. Moreover, functions have
+        # other addresses when the call file is analyzed, so recorded addresses would be wrong.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:

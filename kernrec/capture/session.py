@@ -89,8 +89,8 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers, images): the given buffers together with those of the images, which have no gaps between
-        rows, and the images, keyed by name.
+        """Return (buffers, images). `buffers` contains the given buffers and one buffer per image, which has no gaps
+        between rows. `images` contains the images, keyed by name.
         """
         if not any(self._memory):
             return buffers, {}
@@ -141,7 +141,7 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Emulations of recent launches, keyed by everything that cannot change in an emulation. Changes of memory or
+        """Emulations of recent launches, keyed by the properties that are fixed in an emulation. Changes of memory or
         code clear the mapping."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,

@@ -181,7 +181,7 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield chunks of block numbers: the start of the grid, then its end, then a sample of the rest."""
+    """Yield chunks of block numbers: the start of the grid, then its end, then random blocks between them."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)

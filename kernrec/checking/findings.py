@@ -174,9 +174,9 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Rewrite the emulator's message about an access shortly before a buffer, as with a negative index. The message
-    names the previous buffer, whose address range contains the address; the result says that the access is before this
-    buffer.
+    """Rewrite the emulator's message about an access shortly before a buffer, as with a negative index. The emulator
+    names the previous buffer, because its address range contains the address. The result names the buffer that follows
+    the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)

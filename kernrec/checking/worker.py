@@ -1,8 +1,8 @@
 """Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
 The process imports everything before it loses access to files. At the end, it writes a file `result.json` with
-`outcome` and either `message` or `result`; or only `misuse`, if the caller made an error; or only `missing`, if a
-package is not installed.
+`outcome` and either `message` or `result`. If the caller made an error, the file contains only `misuse`. If a package
+is not installed, it contains only `missing`.
 """
 
 import contextlib

@@ -35,8 +35,8 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a program of the CUDA toolkit, or None if it is not installed. The program is searched in
-    NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH."""
+    """Return the path of a program of the CUDA toolkit, or None if it is not installed. Search NVIDIA's wheels,
+    CUDA_PATH, CUDA_HOME and PATH, in this order."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:

@@ -38,21 +38,21 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Number of instructions that is added to the limit from `_NEAR`, because all instructions of a small block may have
-moved to other blocks."""
+"""Additional estimated instructions that a block may have beyond the limit from `_NEAR`. A small block needs them,
+because all its instructions may have moved to other blocks."""
 _TOLERANCE = 0.25
-"""Maximum relative difference, for a matching block, between the bytes that its loads and stores move in PTX and in
-machine code."""
+"""Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code. A
+block with a larger difference does not match."""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum ratio of estimated to actual machine instructions of a block, and of actual to estimated ones. These limits
-decide whether a block matches if no machine instruction shows how often the block was copied."""
+"""Maximum ratios for a block: estimated to actual machine instructions, and actual to estimated machine instructions.
+They decide whether a block matches if no machine instruction shows how often the block was copied."""
 _OFTEN = 0.25
-"""Minimum fraction of a block's instructions that must show the same number of copies of the block."""
+"""Minimum fraction of a block's instructions that must agree on a number of copies, so that this number counts."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Number of instructions that is added to the limit from `_MOST`, because unrolling adds machine instructions to the
-block before a loop. They choose how many trips of the loop to run."""
+"""Additional machine instructions that a block may have beyond the limit from `_MOST`. A block before an unrolled loop
+needs them, because the assembler adds instructions to it that compute the number of trips."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class MachineLowering:
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions by class of each basic block of a function, which must not contain calls."""
+        """Return the machine instructions of each basic block, keyed by class. `function` must not contain calls."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
@@ -222,8 +222,8 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # The assembler joins loads of several copies, and fuses arithmetic. So the instructions that it left alone
-            # have the largest number.
+            # The assembler merges loads of several copies and fuses arithmetic, so these instructions occur too rarely.
+            # Use the largest number, which comes from instructions that were neither merged nor fused.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:
@@ -244,8 +244,8 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """For each branch that a predicate replaced, map the block that the branch skips to the block before the
-        branch."""
+        """Return the block before each branch that a predicate replaced. The results are keyed by the block that the
+        branch skips."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}

@@ -123,8 +123,8 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling again would fail, too. It might succeed if the compiler crashed or a header was
-        missing."""
+        """Return whether compiling again would fail, too. A second attempt might succeed if the compiler crashed or a
+        header was missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 

@@ -2,8 +2,8 @@
 
 ptxas assembles the PTX with line information, and nvdisasm prints the machine code. The line information relates each
 machine instruction to a line of the PTX. `machine_class` maps opcodes to the classes of
-`kernrec.ptx.analysis.issue_cost`. The opcodes are from NVIDIA's "CUDA Binary Utilities", in the tables of the
-instruction sets of Turing to Blackwell.
+`kernrec.ptx.analysis.issue_cost`. The opcodes are from NVIDIA's "CUDA Binary Utilities", which lists the instruction
+sets of Turing to Blackwell.
 
 `machine_code` returns None in each of these cases: a program of the toolkit is missing, refuses the code, crashes or
 takes too long; its output has an unexpected form; or the environment sets `KERNREC_COUNTS=ptx`.

@@ -108,8 +108,8 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return the path of nvcc, or None if nvcc or a host compiler is not installed. nvcc is searched in PATH,
-    CUDA_HOME, CUDA_PATH and NVIDIA's wheels."""
+    """Return the path of nvcc, or None if nvcc or a host compiler is not installed. Search PATH, CUDA_HOME,
+    CUDA_PATH and NVIDIA's wheels for nvcc."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)

@@ -295,9 +295,9 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager. Processes that are started in its block ignore Ctrl-C and a closed terminal, to which only their
-    parent reacts. These processes also import nothing from the working folder. Windows has no signal masks, so no
-    signal is blocked there. `context` is the multiprocessing context that starts the processes.
+    """Context manager whose block may start processes with `context`. These processes ignore Ctrl-C and a closed
+    terminal, because their parent handles both. They also import nothing from the working folder. On Windows, which has
+    no signal masks, they do not ignore signals.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):

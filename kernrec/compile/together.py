@@ -95,8 +95,8 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs, which must have the same `together_key`, in order. Before several jobs are
-        compiled together, yield None."""
+        """Yield the result of each job in order. All jobs must have the same `together_key`. Yield an additional None
+        just before several jobs are compiled together."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:
@@ -274,8 +274,7 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the position in the text after the function whose parameter list begins at `opened`. If the function has
-    no body, return None."""
+    """Return the end of the function whose parameter list begins at `opened`, or None if the function has no body."""
     behind = _closed(text, opened)
     if behind is None:
         return None

@@ -68,7 +68,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
     Args:
         function: Function with `@triton.jit`, possibly autotuned.
-        grid: Function of all arguments and constants by name; None to compute no grids.
+        grid: Function that receives all arguments and constants, keyed by name. If it is None, compute no grids.
         request: `arguments` and `configs`, as for `described`.
     """
     layers = layers_of(function)
@@ -112,7 +112,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return a function and those inside its decorators, ending with the result of `@triton.jit`."""
+    """Return the layers of a decorated function, outermost first. The last layer is the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)

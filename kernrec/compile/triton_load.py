@@ -81,8 +81,8 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (package name, folder). If the given folder is a package, these are its name and the folder that contains
-    its outermost package. Otherwise, the name is empty and the folder is the given one."""
+    """Return (name, parent). If `folder` is a package, these are the package's name and the folder that contains its
+    outermost package. If `folder` is not a package, these are an empty name and `folder`."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -140,7 +140,7 @@ def is_layout(value: Any) -> bool:
 
 
 def python_value(text: str) -> Any:
-    """Return the value of a constant, given the text that a spec or a TOML file of a Triton launch has for it.
+    """Return the value of a constant, given its text in a spec or in the TOML file of a Triton launch.
 
     Args:
         text: A Python literal, a Triton type (`tl.float16`), a Gluon layout (`gl.BlockedLayout(...)` with keyword

@@ -21,7 +21,7 @@ _INTERFACES = (
     "triton.runtime.autotuner:Autotuner.prune_configs", "triton.runtime.autotuner:Autotuner.run",
     "triton.runtime.driver:driver.set_active", "triton.runtime.jit:JITFunction.run",
 )  # fmt: skip
-"""What kernrec uses of Triton besides its language, as module:name."""
+"""Names that kernrec uses in Triton's modules, as module:name. Names of Triton's language are not included."""
 
 
 @once

@@ -35,7 +35,7 @@ def assumed_words(
         missing: Missing parts, in the form of `Draft.missing`.
         source: Text of the program.
         kernel: Name of the kernel.
-        axes: (axes of the grid, axes of the block) along which the kernel reads its position, 1 to 3 each.
+        axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: Names of pointer parameters whose buffers have an unknown size.
 

@@ -100,7 +100,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Sizes, data types and quantization of a model, on which the shapes of its kernels depend."""
+    """Sizes, data types and quantization of a model, which determine the shapes of its kernels' tensors."""
 
     title: str
     hidden: int

@@ -44,7 +44,7 @@ from kernrec.ptx import parse
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
-"""Value of undefined macros in the first compilation, which only serves to read the kernel's signature."""
+"""Value of undefined macros in a first compilation, which only determines the kernel's signature."""
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz])" is undefined')
 _MOST_UNDEFINED = 8
 _ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')

@@ -189,7 +189,7 @@ def _without_host_macros(text: str) -> str:
     """Blank the lines at namespace scope that only use a macro which expands to host code, such as a binding of
     PyTorch.
 
-    Without a semicolon behind them, the parser takes such lines for a part of the next declaration.
+    The parser would treat such a line as part of the next declaration if no semicolon follows it.
     """
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:

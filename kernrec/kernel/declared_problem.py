@@ -66,8 +66,8 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Return (op, fields). The op is the one that the `[problem]` table of the kernel `name` declares. The fields are
-    values of further fields of its `Kernel`, keyed by field name.
+    """Read `table`, the `[problem]` table of the kernel `name`. Return (op, fields). `op` is the op that the table
+    declares. `fields` contains the values that the table sets in the `Kernel`, keyed by field name.
 
     Raises:
         UsageError: The table cannot be read.

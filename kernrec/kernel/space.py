@@ -158,9 +158,9 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return (static, dynamic). Static constraints do not depend on the problem's dimensions. Each is a pair
-        (number of the kernel's first tunables that must have a value to check the constraint, constraint). Dynamic
-        constraints are all others.
+        """Return (static, dynamic). `static` has a pair (n, constraint) for each constraint that does not depend on the
+        problem's dimensions: it can be checked once the kernel's first n tunables have values. `dynamic` has all other
+        constraints.
         """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed

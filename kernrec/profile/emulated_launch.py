@@ -96,7 +96,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the emulator's texture or surface for a tensor. Raises `UsageError` if that is impossible."""
+    """Return the emulator's texture or surface for a tensor. Raises `UsageError` if the tensor is unsuitable."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 

@@ -2,10 +2,10 @@
 
 Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
 best of them. Predicted recommendations never share a rank. They are ordered by expected cost, and their ranks are
-marked as approximate. The rank of a prediction is ambiguous if its interval overlaps that of the recommendation before
-or after it. If all recommendations are configs of one kernel, these intervals cover only the individual error of each
-config, because the error that all configs of a kernel share cancels out. If the recommendations are of several kernels,
-the intervals also include half of the variance of the shared errors.
+marked as approximate. The rank of a prediction is ambiguous if its interval and the interval of the recommendation
+before or after it overlap. If all recommendations are configs of one kernel, these intervals cover only the individual
+error of each config, because the error that all configs of a kernel share cancels out. If several kernels are
+recommended, the intervals also include half of the variance of the shared errors.
 """
 
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def described(
 def best_of_other_kinds(
     candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
 ) -> Sequence[Picked]:
-    """If `picked` contains only Triton kernels, pick the best config of a CUDA kernel, and vice versa.
+    """Pick the best config of a CUDA kernel if `picked` contains only Triton kernels, and vice versa.
 
     The best config has the lowest value of the objective, or the lowest latency for a Pareto front. Configs above the
     query's maximum power are skipped.

@@ -247,7 +247,7 @@ class CandidateSet:
 
     @cached_property
     def fastest(self) -> int:
-        """Position of the candidate with the lowest latency, multiplied by `risk`, at the first operating point."""
+        """Position of the candidate with the lowest product of latency and `risk` at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
 
@@ -255,9 +255,9 @@ class CandidateSet:
     def risk(self) -> Array | None:
         """Factor by which each candidate's costs are multiplied in comparisons to account for their error, (C,).
 
-        Because of this factor, a config that never ran ranks before a config that was measured, or whose kernel has a
-        model trained on this GPU, only if its lead is larger than its error. The value is None if no config was
-        measured and no such model exists.
+        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Because of the
+        factor, any other config ranks before a config that counts as run only if its lead is larger than its error.
+        The value is None if no config counts as run.
         """
         if not self.any_ran:
             return None

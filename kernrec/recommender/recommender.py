@@ -168,7 +168,7 @@ class Recommender:
                 others = layouts_that_matter(problem, gpu)
                 searches.append((problem, in_best_layout(self.context, problem, gpu, others), None))
                 alone = alone and not others
-            # If no problem has another layout to try, the search only checks whether a kernel runs the problem.
+            # If no problem has another layout to try, nothing is compared, so estimate at the points of the answers.
             compared_at = points if alone or points[0].is_default(gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()
@@ -216,8 +216,8 @@ class Recommender:
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
         """Yield each distinct problem together with its candidates.
 
-        If a problem has no candidates or cannot be estimated in a batch, its answer takes the place of the candidates.
-        If neither a kernel nor a backend runs the problem, the error takes their place.
+        If a problem has no candidates or cannot be estimated in a batch, its answer is yielded instead of candidates.
+        If neither a kernel nor a backend runs the problem, the error is yielded instead.
 
         Args:
             problems: problems of one op, data type and layout.

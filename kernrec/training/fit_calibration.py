@@ -298,9 +298,7 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """For each group in which the quantity was measured, return its median |log(predicted / measured)| and its rank
-    correlation.
-    """
+    """Return (median |log(predicted / measured)|, rank correlation) of each group with measurements of `quantity`."""
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j

@@ -270,8 +270,8 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return this kernel's corrections as a mapping from head to the terms added to the logarithms of predictions.
-        Return an empty mapping if the kernel has no model of its own.
+        """Return the corrections by the model for only this kernel: the terms to add to the logarithms of predictions,
+        keyed by head. Return an empty mapping if there is no such model.
         """
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:

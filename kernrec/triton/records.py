@@ -1,7 +1,7 @@
 """Look up measurements of a tuning key in the user's and pulled databases, and store new ones in the user's database.
 
 The session name of a measurement contains the hash of its tuning key (`AutotunedLaunch.tuning_hash`). The hash of a
-tuning key is the same on every machine, so measurements from other machines can be found by it.
+tuning key is the same on every machine, so it also finds measurements from other machines.
 """
 
 import math

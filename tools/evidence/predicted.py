@@ -150,7 +150,7 @@ def sampled_space(
 
 
 def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
-    """Profile configs into kernrec's cache, one process at a time, and return the path of their database."""
+    """Profile configs into a database in kernrec's cache, and return its path. A lock keeps other runs waiting."""
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
@@ -175,7 +175,7 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Add the instructions of IEEE divisions 0/0 to profiles. All special functions must belong to such divisions. An
+    """Add the instructions of IEEE divisions 0/0 to profiles. All special functions must belong to IEEE divisions. An
     IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
     operands."""
     if "issue.mufu" not in table.metrics:

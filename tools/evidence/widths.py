@@ -54,8 +54,8 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return errors in ascending order, and their weights. If `pairs`, return the differences between the errors of
-        two configs of a kernel on one problem and GPU."""
+        """Return (errors in ascending order, weights). If `pairs`, return differences between the errors of two configs
+        of a kernel on one problem and GPU."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]

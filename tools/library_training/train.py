@@ -53,12 +53,12 @@ def train_set(
     Args:
         recording: Rows of the set.
         folds: Number of folds of problems, out of five, that are held out to calibrate intervals.
-        parts: Trees to train: `latency` or `power`, or `latency.any` or `power.any` for only the trees for unrecorded
-            GPUs. All trees if empty.
+        parts: Trees to train: `latency` or `power` for all GPUs, `latency.any` or `power.any` for unrecorded GPUs. All
+            trees if empty.
         before: Result of the last training of this set. All trees that are not trained are taken from it.
 
     Returns:
-        The set's entry in the model card, and the trees by name.
+        (the set's entry in the model card, the trees keyed by name).
     """
     if before is not None and parts and all(part.endswith(".any") for part in parts):
         return _with_any_heads(recording, parts, before)

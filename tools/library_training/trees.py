@@ -209,8 +209,8 @@ def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
 
 
 def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
-    """Count how often the fastest backend is predicted correctly, if the two fastest differ by `_DIFFERENT`. Return the
-    number of correct predictions and of counted problems. `errors` are log(measured / predicted), (N,)."""
+    """Return (number of problems whose fastest backend is predicted correctly, number of problems). Only problems whose
+    two fastest backends differ by at least `_DIFFERENT` count. `errors` are log(measured / predicted), (N,)."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))
     of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])

@@ -123,7 +123,7 @@ class Feature:
     above: str
     below: str = "1"
     bounded: bool = False
-    """Whether the ratio is limited to a factor of a million above or below 1, because a quantity can be 0."""
+    """Whether to limit the ratio to the range from 1e-6 to 1e6, because one of its quantities can be 0."""
 
     @property
     def logarithmic(self) -> bool:

@@ -5,10 +5,10 @@ A recommendation must rank the best configs correctly, so the squared error of a
     w = (best / cost) ** SHARPNESS
 
 where `best` is the lowest cost that was measured for the same problem, GPU and quantity (latency or power). Ansor
-(Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use this form with exponent 1. The energy
-model of arXiv 2411.18873 builds on them and also uses a weighted loss, possibly with another formula. The weights of
-each problem's rows have a mean of 1, so the influence of a problem depends on the number of its rows and not on how
-much its configs differ.
+(Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use this formula with exponent 1. The
+energy model of arXiv 2411.18873 builds on them and also uses a weighted loss, possibly with another formula. The
+weights of each problem's rows have a mean of 1, so the influence of a problem depends on the number of its rows and not
+on how much its configs differ.
 
 With SHARPNESS 0, the loss is unweighted. The exponents 0, 0.5, 1 and 2 were compared on one recorded search space and
 two GPUs. All have the same rank correlation, and 1 has lower median errors than 0. There is too little data to prefer

@@ -49,8 +49,8 @@ _NODES = 21
 """Number of equally probable outcomes of a measurement over which the measurement's gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
 """Fractions of the variance of a config's error: the part that is shared between problems, and the part that is smooth
-within a problem. The rest is specific to the config. The fractions fit the errors of a model of one GPU on problems of
-another GPU (`tools/evidence refine`).
+within a problem. The remaining variance is specific to the config. The fractions fit the errors of a model of one GPU
+on problems of another GPU (`tools/evidence refine`).
 """
 LEVEL = 0.95
 """Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
@@ -144,7 +144,7 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Compute the posterior from predictions and measurements. `common` is the common scale of all problems."""
+        """Compute the posterior from predictions and measurements. `common` is the scale of errors of all problems."""
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -411,7 +411,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
     Args:
         mean: Expected log costs of the contenders, (C,).
-        moves: Changes of `mean` if a measurement is one unit of scale off its expectation, (C, measurements).
+        moves: Changes of `mean` if a measurement exceeds its expectation by one unit of scale, (C, measurements).
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())

@@ -26,7 +26,7 @@ Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
 """Numbers of problems whose gains are computed again before a decision: `_NEAR_TOP` problems with the greatest gain per
-second, and `_IN_TURN` problems whose gains are the oldest.
+second, and the `_IN_TURN` problems whose gains were computed longest ago.
 """
 _LONGEST = 4
 """Maximum number of measurements in a visit."""

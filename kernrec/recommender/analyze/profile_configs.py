@@ -29,8 +29,8 @@ _SAVE_ROWS = 500
 _HOPELESS = 24
 """Number of failed configs after which profiling ends if no config has succeeded."""
 _STOPPED = 2
-"""Number of compilations that were stopped after several minutes. At this number, profiling ends if no config has
-succeeded."""
+"""Number of compilations, each stopped after several minutes, after which profiling ends. If any config has succeeded,
+profiling continues."""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total number of configs. The total may be an upper
@@ -57,8 +57,8 @@ class ProfilingOptions:
     first_front: Callable[[Answer, int], None] | None = None
     """Callback that receives a first answer during profiling, and the number of configs profiled so far."""
     profiles: Profiles | None = None
-    """Function that compiles and emulates configs; None to do this on this machine with `processes` worker
-    processes."""
+    """Function that compiles and emulates configs. If it is None, `processes` worker processes on this machine do
+    this."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
@@ -180,8 +180,8 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles configs in these worker processes. If a kernel's spec defines probes, it uses
-    them; otherwise, it emulates a sample of thread blocks."""
+    """Return a function that profiles configs in the worker processes `processors`. The function emulates the probes
+    that the kernel's spec defines. If there are none, it emulates a sample of thread blocks."""
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

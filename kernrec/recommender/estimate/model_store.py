@@ -120,10 +120,10 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        There may be a model of the op and a model of the kernel. If both apply, the op's model is used if it was
-        trained on the kernel and on the GPU. If neither model was trained on the GPU, it is enough that the op's model
-        was tested on held-out GPUs. Otherwise the kernel's model is used. If the op's model was trained to correct the
-        kernel's model, both are used, one after the other.
+        There may be a model of the op and a model of the kernel. If both apply, the op's model is used only if it was
+        trained on the kernel, and also on the GPU. If neither model was trained on the GPU, the op's model must have
+        been tested on held-out GPUs instead. In all other cases, the kernel's model is used. If the op's model was
+        trained to correct the kernel's model, both are used, one after the other.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:

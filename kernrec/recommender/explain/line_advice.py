@@ -14,8 +14,8 @@ _SECTOR = 32
 _WORTH = 0.03
 """Minimum relative speedup for which advice is given. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Advice on a line is given if less than this fraction of its bytes is useful, of its lanes is active, or of its
-wavefronts is needed."""
+"""Advice on a line is given if its fraction of useful bytes, of active lanes or of necessary wavefronts is below this
+value."""
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8

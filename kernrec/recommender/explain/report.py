@@ -193,8 +193,8 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is the config that is explained by default. The errors are those
-    of `explainable`."""
+    """Return the top recommendation for an op, which is the config that is explained by default. Raises the same
+    errors as `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))

@@ -217,7 +217,7 @@ NOTHING = 1.03
 """Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""If the upper end of the interval of this ratio is below this value, the advice is not to create the file."""
+"""Ratio as in `NOTHING`. If the upper end of its interval is below this value, the advice is not to create the file."""
 
 
 class Verdict(StrEnum):

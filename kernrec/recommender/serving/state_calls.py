@@ -17,8 +17,8 @@ _NONE = {"python": "None"}
 
 
 def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """Return the launch that processes one token of each of `batch` sequences. Their states are contiguous in the
-    cache.
+    """Return the launch that processes one token of each of `batch` sequences. The sequences' states are contiguous in
+    the cache.
 
     Args:
         path: file with the kernel's source.

@@ -97,7 +97,7 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     Args:
         folder: Folder for the call files (.toml), and for arrays whose values affect addresses (.npy). It is created if
             it does not exist.
-        gpu: GPU to simulate if there is none. Grids and configs of a program may depend on it.
+        gpu: GPU to simulate if this machine has none. Grids and configs of a program may depend on the GPU.
         per_function: Maximum number of call files per function.
 
     Raises:

@@ -20,7 +20,7 @@ from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.triton_call_file import extent_of, row_major
 
 WIDEST_INDICES = 64 << 20
-"""Maximum bytes of an integer array whose values are written. Larger arrays are packed weights, not indices."""
+"""Maximum size in bytes of an integer array to store. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
 """Types of arrays that may hold indices, on which addresses depend. 8-bit integers are weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")

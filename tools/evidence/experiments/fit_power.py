@@ -171,7 +171,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:
-    """Return the loads with a known clock. Of the H200's library GEMMs, return about `GEMMS` at even intervals."""
+    """Return the loads with a known clock, but only about `GEMMS` of the H200's library GEMMs, at even intervals."""
     clocked = [load for load in loads if load.clock_hz]
     gemms = [load for load in clocked if load.recording == "GEMM H200"]
     chosen = {id(load) for load in gemms[:: max(len(gemms) // GEMMS, 1)]}

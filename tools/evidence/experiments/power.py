@@ -62,7 +62,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
 
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
-    """Return recorded and predicted power in watts. Predictions for a GPU in `held_out` use its coefficients."""
+    """Return recorded and predicted power in watts. `held_out` has coefficients fitted without a GPU, keyed by GPU."""
     names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):

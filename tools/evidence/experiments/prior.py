@@ -72,7 +72,7 @@ def spaces(name: str, data: Path, sources: Path | None, configs: int, processes:
 
 
 def energies(cases: Cases) -> dict[str, object]:
-    """Return the errors of the power for the recorded time, and of the energy for the predicted time."""
+    """Return table cells: the errors of the power for the recorded time, and of the energy for the predicted time."""
     joules = cases.more["recorded_j"]
     power = cases.more["power_w"] / (joules / cases.recorded)
     energy = cases.more["predicted_j"] / joules

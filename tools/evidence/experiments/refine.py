@@ -34,7 +34,7 @@ BUDGETS = (0, 1, 2, 4)
 AIMS = (0.965, 0.98, 0.99, 0.995)
 """Mean efficiency to reach after each budget."""
 MOST, NOISE = 24, 0.01
-"""Maximum number of contenders per problem, and relative standard deviation of a measurement."""
+"""Maximum number of contenders (configs that may be the best) per problem, and relative deviation of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Logarithmic distances of a prediction from the best one, for which the prediction errors are estimated."""
 _FEWEST, _SCALED_ON = 10, 200

@@ -25,7 +25,7 @@ BUSY_S = 0.09
 HOLD_S = 2.0
 """Maximum time in seconds for which an idle GPU keeps a raised clock."""
 STEP = 1.1
-"""Minimum ratio between the first and the last launches of a config that indicates a change of the clock."""
+"""Ratio between times of a config's first and last launches above which the clock must have changed."""
 
 
 @dataclass(frozen=True)

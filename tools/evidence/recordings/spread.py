@@ -26,7 +26,7 @@ Array = np.ndarray
 Row = Mapping[str, Any]
 
 LEAST = 0.03
-"""Minimum relative half-width: the 90th percentile of differences between repeats on the A100 and H100."""
+"""Minimum relative half-width of an interval: the 90th percentile of differences between repeats (A100 and H100)."""
 ENOUGH = 200
 """Minimum number of factors from which an interval is computed."""
 _NEAR = 0.08
@@ -86,7 +86,7 @@ def interval(factors: Array) -> tuple[float, float]:
 
 
 def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
-    """Return logarithms of factors between neighboring problems of one GPU and backend, relative to their work."""
+    """Return logarithms of factors between times per work of neighboring problems, for one GPU and backend."""
     from scipy.spatial import cKDTree
 
     alike: dict[tuple[str, str], list[Row]] = {}
@@ -121,7 +121,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 
 def coverage(spread: Spread, source: str) -> dict[str, float]:
-    """Return the fractions of factors inside intervals from the other half of the problems, and from the other GPUs."""
+    """Return the fraction of factors inside intervals that come from other problems, and that come from other GPUs."""
     halves, gpus = [], []
     for key, logs in spread.again.items():
         if key[0] == source and len(logs) >= ENOUGH:

@@ -24,7 +24,7 @@ _CARDS = {
     "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
 }  # fmt: skip
 _OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwise": ("add", "elements")}
-"""(Recorder's name, case) of each op. Elementwise ops are represented by an addition, which moves the same bytes."""
+"""(recorder's name, case), keyed by op. An addition represents elementwise ops, because it moves the same bytes."""
 
 
 def gpus_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
