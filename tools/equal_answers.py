@@ -143,24 +143,28 @@ def main() -> int:
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
     listed = [Change(**each) for each in changes]
     with tempfile.TemporaryDirectory(prefix="kernrec-release-") as name:
-        if not extract_release(options.release, Path(name)):
+        installed = install_release(options.release, Path(name))
+        if installed is None:
             print(f"skipped: no commit 'Release {options.release}' in git's history")
             return 0
-        return compare(Path(name), options.queries, options.seed, listed)
+        return compare(installed, options.queries, options.seed, listed)
 
 
-def extract_release(version: str, folder: Path) -> bool:
-    """Extract the files of the commit `Release VERSION` to a folder. Return False if there is no such commit."""
+def install_release(version: str, folder: Path) -> Path | None:
+    """Build the commit `Release VERSION` in a folder, and return the folder into which it was installed. Return None if
+    there is no such commit."""
     git = ["git", "-C", str(ROOT)]
     log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
     commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
                    if subject == f"Release {version}"), None)  # fmt: skip
     if commit is None:
-        return False
-    archive = subprocess.run([*git, "archive", commit, "kernrec", "db", "datasets"], capture_output=True, check=True)
+        return None
+    archive = subprocess.run([*git, "archive", commit], capture_output=True, check=True)
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder, filter="data")
-    return True
+        tar.extractall(folder / "source", filter="data")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "installed")]
+    subprocess.run([*install, str(folder / "source")], check=True)
+    return folder / "installed"
 
 
 def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:

@@ -20,6 +20,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
+    from kernrec.compile.pool import Processors
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
     from kernrec.measure.measuring_device import KernelMeasurement
@@ -59,7 +60,18 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
     entries = program_entries(wanted)
     if len(entries) * len(gpus) > 1:
-        analyze_program(wanted, entries, gpus, lambda single: _analyze(single, silent=True, notes=False))
+        from kernrec.compile.pool import processors_of
+
+        with processors_of(_usable_cpus()) as processors:
+
+            def run(single: AnalyzeOptions) -> "Analysis":
+                try:
+                    return _analyze(single, silent=True, notes=False, processors=processors)
+                except KernrecError:
+                    processors.kill()  # Other configs of this kernel may still run.
+                    raise
+
+            analyze_program(wanted, entries, gpus, run)
     else:
         _analyze(wanted)
 
@@ -99,7 +111,9 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
         raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
 
 
-def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -> "Analysis":
+def _analyze(
+    wanted: AnalyzeOptions, silent: bool = False, notes: bool = True, processors: "Processors | None" = None
+) -> "Analysis":
     """Analyze one kernel on one GPU, and print the result unless `silent` is set."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
@@ -127,7 +141,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     progress = Steps(f"{kernel.name}: preparing")
     try:
         with ended_by_signals(), progress:
-            analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress)
+            analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress, processors)
     except KeyboardInterrupt as stop:
         print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
@@ -174,9 +188,10 @@ def _analysis(
     wanted: AnalyzeOptions,
     files: tuple[Path, Path],
     progress: Steps,
+    processors: "Processors | None",
 ) -> "Analysis":
     from kernrec.recommender.analyze.kernel import analyze as run
-    from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+    from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
 
     def report(done: int, total: int) -> None:
         whole = f" of {total}" if total else ""
@@ -201,6 +216,7 @@ def _analysis(
         whole=wanted.effort == "exhaustive",
         progress=report,
         first_front=first_front,
+        profiles=profiles_with(processors) if processors else None,
     )
     return run(kernel, problem, gpu, database, wanted.query, profiling)
 

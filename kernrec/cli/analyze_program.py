@@ -5,7 +5,10 @@ import sys
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from kernrec.cli.kernel_argument import AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
 
 Analyze = Callable[[AnalyzeOptions], "Analysis"]
+
+_CORRECT = "; correct the values in:"
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,14 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
             f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} is for one: name one as in"
             f" {wanted.source.name}:{entries[0]}"
         )
-    rows = [_analyzed(wanted, entry, gpu, run) for entry in entries for gpu in gpus]
+    rows: list[_Row] = []
+    for entry, gpu in product(entries, gpus):
+        try:
+            rows.append(_analyzed(wanted, entry, gpu, run))
+        except typer.Exit:  # The user interrupted the analysis.
+            if rows and not wanted.as_json:
+                _print(wanted, rows)
+            raise
     if wanted.as_json:
         print_json([row.as_dict() for row in rows])
     else:
@@ -109,7 +121,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
 
         name = (draft.entry if draft else entry) or single.file.stem
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
-        return _Row(name, gpu, error=str(error), command=command)
+        return _Row(name, gpu, error=str(error).removesuffix(f"{_CORRECT} {command}"), command=command)
     block = draft.launch.block if draft and draft.launch else None
     launched = None
     for recommendation in analysis.answer.recommendations if block else ():
@@ -143,7 +155,7 @@ def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
         return ""
     access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) .*? bytes(?= \(address )", error)
     return (
-        f"{draft.entry} does not run with assumed values: {access[0] if access else error}; correct the values in:"
+        f"{draft.entry} does not run with assumed values: {access[0] if access else error}{_CORRECT}"
         f" {draft.command(wanted.gpu)}"
     )
 

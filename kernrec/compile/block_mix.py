@@ -222,8 +222,8 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # The assembler merges loads of several copies and fuses arithmetic, so these instructions occur too rarely.
-            # Use the largest number, which comes from instructions that were neither merged nor fused.
+            # The assembler merges loads of several copies and fuses arithmetic, so some instructions suggest too few
+            # copies. Use the largest count, which comes from instructions that were neither merged nor fused.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:

@@ -101,7 +101,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch runs `backward` without the mode, but wrappers of Triton functions launch kernels there, too.
+        # Torch does not apply `mode` in `backward`, where wrappers of Triton functions also launch kernels.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]

@@ -234,8 +234,8 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return the job that ended the process, with an error as its result. If several jobs were compiled together,
-        any of them may be the cause, so return an empty list."""
+        """Return a list with the job that ended the process, and an error as its result. The list is empty if several
+        jobs were compiled together, because any of them may be the cause."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -348,6 +348,7 @@ class Processors:
             for process in list((self._pool._processes or {}).values()):  # Python 3.14 has `kill_workers`
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 @contextmanager

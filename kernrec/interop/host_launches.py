@@ -206,9 +206,8 @@ class _Launch:
                 return f"{name}={value}" if is_number(value) else None
             if _stripped(node) in ("NULL", "nullptr"):
                 return f"{name}=null"
-            if pointed == STRUCTURE:
-                return f"{name}=f32[{self._elements(node, 4)}]"
-            return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
+            size = self._elements(node, 4 if pointed == STRUCTURE else ELEMENT_BYTES[pointed])
+            return None if size == "0" else f"{name}={'f32' if pointed == STRUCTURE else ''}[{size}]"
         except (UnknownError, KeyError):
             return None
 

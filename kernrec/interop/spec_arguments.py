@@ -165,7 +165,7 @@ class SpecArguments:
 
         Return None if there are no dimensions, or if the two largest are unknown.
         """
-        names = [name for name, size in self.dims.items() if size != 0] or list(self.dims)
+        names = [name for name, size in self.dims.items() if size != 0]
         if len(names) > 2:
             sizes = {name: size for name in names if (size := self.dims[name]) is not None}
             if len(sizes) < len(names):

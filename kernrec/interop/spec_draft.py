@@ -88,7 +88,11 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
     with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
-        complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
+        drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
+        complete = drafter.draft()
+        if complete.missing and (further := drafter.assumed_words()):  # A number assumed to be zero sizes no buffer.
+            chosen = (*chosen, *further)
+            complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
     return replace(draft, chosen=(*named, *chosen))
 
@@ -273,6 +277,14 @@ class _Drafter:
     def _compiled(self, sm: int) -> CodeFacts:
         """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
         result = self._compile(sm)
+        undefined = dict.fromkeys(_UNDEFINED.findall(result.log)) if isinstance(result, CompileError) else ()
+        own = [name for name in undefined if re.search(rf"\btemplate\s*<[^;{{}}()]*\b{name}\b", self.whole)]
+        if unset := [name for name in own if re.search(rf"\b{name}\b", self.instance or "")]:
+            example = re.sub(rf"\b(?:{'|'.join(unset)})\b", "2", self.instance or "")
+            raise UsageError(
+                f"{self.source.name} does not state {', '.join(unset)} of the template {self.signature.name}; name an"
+                f" instance as in '{self.source.name}:{example}'"
+            )
         if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
             device, self.text, self.host_code = self.text, self.whole, True
             by_nvcc = self._compile(sm)
@@ -282,7 +294,7 @@ class _Drafter:
                 self.assumed = [f"compiled by {by_nvcc.compiler}, because NVRTC refuses the device code ({result})"]
                 result = by_nvcc
         for _ in range(_MOST_UNDEFINED):
-            undefined = _UNDEFINED.findall(result.log) if isinstance(result, CompileError) else ()
+            undefined = dict.fromkeys(_UNDEFINED.findall(result.log)) if isinstance(result, CompileError) else ()
             if not undefined:
                 break
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}

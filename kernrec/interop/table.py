@@ -49,7 +49,7 @@ def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
         The column names, and an iterator over the rows. A row maps each column to its value without surrounding spaces.
 
     Raises:
-        ValueError: The text is not CSV, a row has another number of values than the header, or there are more than
+        ValueError: The text is not CSV, the number of values in a row differs from the header, or there are more than
             `MOST_ROWS` rows. Errors in rows are raised during iteration.
     """
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -133,7 +133,7 @@ def _encoder() -> Any:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How a kernel reads a tensor of axes layers, z, y, x, channels (slowest first) as a texture or surface."""
+    """How a kernel reads a tensor as a texture or surface. The tensor has the axes (layers, z, y, x, channels)."""
 
     axes: int | None = None
     """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""

@@ -256,7 +256,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # In a file that is open read-only, tables may be replaced by views, so that a write causes this error.
+    # If a file is open read-only, views may replace its tables. A write to a view causes this error.
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

@@ -205,7 +205,7 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # After an early stop, more trees would hardly reduce the loss, so repeat its last value for the remaining rounds.
+    # After an early stop, more trees would hardly reduce the loss, so repeat the last loss for the remaining rounds.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 

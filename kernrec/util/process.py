@@ -109,7 +109,7 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that a thread never holds a lock while this process forks, for example due to `os.register_at_fork`."""
+    """Declare that `thread` holds no lock when this process forks, for example because `os.register_at_fork` waits."""
     _lockless.add(thread)
 
 

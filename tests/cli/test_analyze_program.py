@@ -35,6 +35,15 @@ def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, ca
     assert rows["lonely"]["recommendations"]
 
 
+def test_buffer_is_not_sized_by_an_offset(tmp_path, capsys):
+    (path := tmp_path / "add.cu").write_text(
+        "__global__ void add(float *x, int b_off) { x[b_off + blockIdx.x * blockDim.x + threadIdx.x] += 1; }"
+    )
+    options = ["--gpu", "t4", "--block", "64", "--grid", "16", "--db", str(tmp_path / "own.db")]
+    assert app.run(["analyze", str(path), *options]) == 0
+    assert "assumed b_off=0, x=f32[1048576]: no value in the file" in " ".join(capsys.readouterr().err.split())
+
+
 def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "__global__ void thirds(float *x, int n) { x[3 * (blockIdx.x * 64 + threadIdx.x)] = n; }"
@@ -44,6 +53,23 @@ def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, ca
     assert "thirds does not run with assumed values: block (" in printed
     command = f'kernrec analyze {path}:thirds --gpu t4 --block 256 --grid "ceil(n/64)" n=1048576'
     assert printed.rstrip().endswith(f"of x, which has 4194304 bytes; correct the values in: {command}")
+
+
+def test_interrupted_program_shows_the_kernels_that_were_analyzed(program, capsys, monkeypatch):
+    from kernrec.recommender.analyze import kernel as analyzing
+
+    analyze = analyzing.analyze
+
+    def interrupted_at_the_second(kernel, *others):
+        if kernel.name != "scale":
+            raise KeyboardInterrupt
+        return analyze(kernel, *others)
+
+    monkeypatch.setattr(analyzing, "analyze", interrupted_at_the_second)
+    assert app.run(["analyze", str(program), "--gpu", "t4"]) == 130
+    printed = capsys.readouterr()
+    assert "\nscale " in printed.out
+    assert "interrupted; finished work is kept" in printed.err
 
 
 def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, capsys):

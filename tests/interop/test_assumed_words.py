@@ -74,3 +74,12 @@ def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
     draft = draft_spec(path, LaunchWords(grid="1", block="64"), assume=True)
     assert draft.chosen == ("n=1048576", "start=0")
     assert draft.kernel().definition.problem().tensors["x"].elements == 1048576
+
+
+def test_template_argument_that_no_caller_sets_is_named(tmp_path):
+    (path := tmp_path / "fill.cu").write_text("""
+template <int N, int PAD> __global__ void fill(float *x) { x[threadIdx.x] = N + PAD; }
+template <int PAD> void launch(float *x) { fill<8, PAD><<<1, 32>>>(x); }
+""")
+    with pytest.raises(UsageError, match=r"does not state PAD of the template fill; .* 'fill\.cu:fill<8, 2>'"):
+        draft_spec(path, LaunchWords(), assume=True)

@@ -4,6 +4,7 @@ Answers are compared by layout, config, costs, intervals and notes. Each questio
 The normal suite asks some questions, others for each commit; the deep profile asks all of them.
 """
 
+import asyncio
 import json
 import random
 import subprocess
@@ -18,9 +19,9 @@ import pytest
 
 import kernrec
 from kernrec.checking.child_process import Limits
-from kernrec.errors import KernrecError, NoKernelError, UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.mcp.server import Folder, Tools
+from kernrec.mcp.server import Folder, make_server
 from kernrec.measure.problems import planned_on, select_layers
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest
@@ -33,10 +34,12 @@ from kernrec.recommender.networks.compare import compare_gpus
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.sweep import Swept, sweep_network
 from tests.helpers.command import environment, run_here
+from tests.helpers.needs import needs
 
 COUNT = 300
 FOUND = (25, 55, 218, 273)
 """Questions that once got different answers."""
+pytestmark = needs("mcp")
 LATENCY = Query(Objective.LATENCY, top=1)  # notes also depend on which choices are shown
 
 
@@ -155,6 +158,12 @@ def _printed(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def _of_mcp(recommender: Recommender, tool: str, question: Question, **more: Any) -> Any:
+    arguments = {name: getattr(question, name) for name in ("op", "gpu", "shape", "dtype", "layout")}
+    server = make_server(recommender, Folder(None), Limits())
+    return asyncio.run(server.call_tool(tool, arguments | {"objective": "latency"} | more)).structured_content
+
+
 def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (entry point, answer) for each entry point that gives a choice; raise `KernrecError` if it refuses."""
     yield "recommend --json", _of_json(_printed("recommend", *question.options, "--objective", "latency", "--top", "1"))
@@ -168,8 +177,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
         **question.dims,
     )
     yield "kernrec.recommend", _of_answer(python)
-    tools = Tools(recommender, Folder(None), Limits())
-    yield "MCP recommend", _of_json(tools.recommend(question.request))
+    yield "MCP recommend", _of_json(_of_mcp(recommender, "recommend", question, top=1))
     many = answer_many(
         recommender, question.op, question.gpu, {name: [value] for name, value in question.dims.items()}, LATENCY,
         dtype=question.dtype, layout=question.layout,
@@ -208,8 +216,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
     """Yield (entry point, answer) for the entry points that answer only if a kernel can run the problem."""
     explained = _printed("explain", *question.options)
     yield "explain --json", {"problem": explained["problem"]} | _of_recommendation(explained)
-    tools = Tools(recommender, Folder(None), Limits())
-    yield "MCP explain", _of_recommendation(tools.explain(question.request, {}))
+    yield "MCP explain", _of_recommendation(_of_mcp(recommender, "explain", question))
     front = Answers(recommender).answer("front", question.parameters)
     pareto = recommender.answer(replace(question.request, query=Query(Objective.PARETO)))
     assert front["notes"][: len(pareto.notes)] == list(pareto.notes)
@@ -268,8 +275,8 @@ def test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number):
     for entry, answered in _answers(question, recommender):
         _check(entry, answered, expected, question)
     if not answer.recommendations:
-        with pytest.raises(NoKernelError):
-            Tools(recommender, Folder(None), Limits()).explain(question.request, {})
+        with pytest.raises(Exception, match=r"no kernel|no config of any kernel"):
+            _of_mcp(recommender, "explain", question)
         return
     for entry, answered in _answers_of_kernels(question, recommender, tmp_path):
         _check(entry, answered, expected, question)

@@ -199,7 +199,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
     tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
     if options.drawn:
         probability = len(tasks) / len(order)
-        # Measure the energy of the whole sample, so that the measured energies are a random sample, too.
+        # Measure the energy of every config in the random sample, because a subset would be biased.
         return PlannedProblem(
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )

@@ -184,7 +184,7 @@ class LoadedCudaConfig:
     """A `LoadedConfig` on a CUDA device."""
 
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
-        """Create a loaded config. `buffers` is None if outputs are not checked, as for the reference kernels."""
+        """Create a loaded config. `buffers` is None for the reference kernels, whose outputs are not checked."""
         self.footprint_bytes = launches.footprint_bytes
         self.renewed = launches.renewed
         self._tools = tools

@@ -219,7 +219,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the rates of a GPU for problems in a data type. `timing` states how the problems were timed."""
+    """Return the compute and memory rates of a GPU for a data type. `timing` states how recordings were timed."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:

@@ -234,8 +234,8 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the energy of a call's core events in joules at nominal voltage: the energy of the call without the energy
-    of static power and of DRAM."""
+    """Return the dynamic energy of the core during a call, in joules at nominal voltage: the energy of the call minus
+    its static and DRAM energy."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)

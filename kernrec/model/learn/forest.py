@@ -68,7 +68,7 @@ class Forest:
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
-            node = np.zeros(1, np.int64)  # Index in the original tree of each node of the level.
+            node = np.zeros(1, np.int64)  # For each node of the level, its index in the original tree.
             for level in range(levels):
                 place = _place(width, number, level)
                 inner = left[node] >= 0

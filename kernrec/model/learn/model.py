@@ -42,8 +42,8 @@ def least_log_ratio(inputs: ModelInputs) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return the corrections `log_ratio` (C,), log(corrected time / analytical time), with a lower limit: values near
-    or below the minimum `least` (C,) are raised. `least_log_ratio` computes the minimum."""
+    """Return corrections `log_ratio` (C,), log(corrected time / analytical time), with a smooth lower limit: values
+    close to or below `least` (C,) are raised so that none is below it. `least_log_ratio` computes `least`."""
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
     return raised

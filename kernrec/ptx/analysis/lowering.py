@@ -85,8 +85,8 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Return the machine instructions by class of each basic block of a function without calls. The result is cached in
-    the function."""
+    """For each basic block of a function without calls, return the number of machine instructions by class. The result
+    is cached in the function."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]

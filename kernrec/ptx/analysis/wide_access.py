@@ -275,8 +275,8 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return a copy of a kernel without calls in which the modifier `AGGREGATED` marks the atomic operations that the
-    assembler combines within a warp."""
+    """Mark the atomic operations that the assembler combines within a warp with the modifier `AGGREGATED`, in a copy of
+    the function. The function must contain no calls."""
     marked = set(_combined(function))
     if not marked:
         return function

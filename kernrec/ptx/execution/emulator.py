@@ -194,7 +194,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Return the machine instructions by class of each basic block. A block that no warp has run has none."""
+        """For each basic block, the number of machine instructions by class; empty if no warp ran the block."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}

@@ -109,7 +109,7 @@ class Estimates:
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return the value that row number `row` of `kinds` has for each candidate, in the shape of `value`."""
+        """Return one value per candidate, taken from row `row` of `kinds`. The result has the shape of `value`."""
         return self.for_each(self.kinds[row])
 
     def for_each(self, values: Array) -> Array:
@@ -123,7 +123,7 @@ class Estimates:
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
     def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
-        """Return several estimates, given their indices for each axis of `value`."""
+        """Return the estimates at several positions. `places` has one sequence of indices for each axis of `value`."""
         columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
         return [
             Estimate(value, value / below, value * above, SOURCES[int(source)], own)
@@ -306,7 +306,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # For unmeasured configs, the ratio is 1: they are only scaled.
+    latency, energy, _ = elsewhere.values / base.values  # 1 for configs that were not measured
     return here.scaled(latency, energy, energy / latency)
 
 

@@ -274,8 +274,8 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Compare configs for a tuned file at each number of tokens. Return the file with the comparisons, or with the
-    reason why there are none."""
+    """Compare the config in a tuned file with the best candidate, for each number of tokens. Return `audited` with the
+    comparisons, or with the reason why there are none."""
     made: list[Comparison] = []
     try:
         for count in tokens:
