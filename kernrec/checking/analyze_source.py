@@ -228,7 +228,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
         UsageError: The file does not determine the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
-    made = program_launch(path, words, gpu, 10.0)
+    made = program_launch(path, words, gpu, 10.0, assume=True)
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
@@ -241,7 +241,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
     # try zeros.
     for zeros in (False, True):
-        sample = program_launch(path, words, gpu, 10.0, zeros)
+        sample = program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:
             costs = line_costs(sample.module, sample.launch, sample.describer.place)
             advice = line_advice(explained.subject, costs, _reader(path), made.has_f64)

@@ -243,21 +243,25 @@ class ProgramLaunch:
     """Whether the kernel has a parameter of type f64."""
 
 
-def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zeros: bool = True) -> ProgramLaunch:
+def program_launch(
+    path: Path, words: LaunchWords, gpu: GPU, seconds: float, zeros: bool = True, assume: bool = False
+) -> ProgramLaunch:
     """Prepare the launch of one kernel in a CUDA file.
 
     Args:
         words: Name of the kernel, and what the user specified about its launch.
         seconds: Maximum run time of the launch.
         zeros: Whether integer arrays with unknown values contain zeros, because other values may be out of range.
+        assume: Whether to assume sizes that the file does not contain. A note lists them.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
         CompileError: The compiler rejects the file.
     """
-    draft = draft_spec(path, words, gpu.sm)
+    draft = draft_spec(path, words, gpu.sm, assume=assume)
     if draft.missing:
-        raise UsageError(f"{draft.entry} needs {'; '.join(draft.missing)}")
+        instead = f"; give it to: {draft.command(gpu.name)}" if assume else ""
+        raise UsageError(f"{draft.entry} needs {'; '.join(draft.missing)}{instead}")
     kernel = draft.kernel()
     problem = kernel.definition.problem()
     config = _config(kernel, draft, problem, gpu)
@@ -273,7 +277,8 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
     describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
     limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
-    return ProgramLaunch(module, launch, describer, limits, draft.assumed, draft.unset, kernel, config, "f64" in types)
+    notes = (*draft.assumed, draft.note) if draft.note else draft.assumed
+    return ProgramLaunch(module, launch, describer, limits, notes, draft.unset, kernel, config, "f64" in types)
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:

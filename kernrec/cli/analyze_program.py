@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Analyze = Callable[[AnalyzeOptions], "Analysis"]
 
-_CORRECT = "; correct the values in:"
+_CORRECT = "; if the values are wrong, correct them in:"
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ def check(wanted: CheckOptions) -> None:
     """
     path, entry = with_entry(wanted.source)
     program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
+    if program:
+        _refuse_launch_options(wanted, path)
     status, errors = 0, dict[str, str]()
     if wanted.runs:
         results, status = _check_run(wanted)
@@ -101,6 +103,17 @@ def check(wanted: CheckOptions) -> None:
         raise typer.Exit(status)
     if errors:
         raise KernrecError(f"{len(errors)} of {len(errors) + len(results)} kernels could not be checked")
+
+
+def _refuse_launch_options(wanted: CheckOptions, path: Path) -> None:
+    """Raise `UsageError` if the user describes a launch, although the program states its launches."""
+    for name in ("grid", "block", "shared", "blocks_of_cluster", "save"):
+        if getattr(wanted, name) != getattr(CheckOptions, name):
+            flag = "cluster" if name == "blocks_of_cluster" else name
+            raise UsageError(
+                f"--{flag} is for one kernel with its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; the"
+                f" launches of {path} are in its host code"
+            )
 
 
 def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":

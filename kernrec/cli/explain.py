@@ -96,6 +96,11 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
         option_name = used[0].replace("_", "-")
         raise UsageError(f"--{option_name} and {source} were both given; the file states what is launched")
     path, entry = with_entry(source)
+    if path.is_dir():
+        raise UsageError(
+            f"{path} is a folder; explain takes a .cu file (for captured calls: kernrec analyze {path} --gpu"
+            f" {wanted.gpu})"
+        )
     database = wanted.db or paths.user_database()
     words, objective = LaunchWords(entry, **vars(compile_flags(path, (), ()))), objective_named(wanted.objective)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)

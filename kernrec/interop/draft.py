@@ -95,9 +95,7 @@ class Draft:
         """Note on unstated values that kernrec chose, or an empty string if it chose none."""
         if not self.chosen or self.missing:
             return ""
-        first, *others = self.chosen
-        own = "set yours the same way" if others else f"set it with {first.partition('=')[0]}=..."
-        return f"assumed {', '.join(self.chosen)}: no value in the file; {own}"
+        return f"assumed {', '.join(self.chosen)}: no value in the file; set yours the same way"
 
     def command(self, gpu: str) -> str:
         """Return a complete `kernrec analyze` command, with example values for missing parts."""

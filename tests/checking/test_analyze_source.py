@@ -72,3 +72,13 @@ def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
     lines = [number for number, text in enumerate(source.splitlines(), 1) if "// SLOW" in text]
     assert not lines or first["line"] == lines[0], first
     assert "power limit" not in answer["what_to_do"]
+
+
+def test_explain_assumes_sizes_that_the_file_does_not_contain(tmp_path, capsys):
+    (path := tmp_path / "scale.cu").write_text(
+        "__global__ void scale(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i]++; }"
+    )
+    assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb")]) == 0
+    assert "n=1048576: no value in the file" in capsys.readouterr().err
+    assert app.run(["explain", str(tmp_path), "--gpu", "a100"]) == 2
+    assert "is a folder; explain takes a .cu file" in capsys.readouterr().err

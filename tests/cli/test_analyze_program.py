@@ -52,7 +52,9 @@ def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, ca
     printed = capsys.readouterr().err
     assert "thirds does not run with assumed values: block (" in printed
     command = f'kernrec analyze {path}:thirds --gpu t4 --block 256 --grid "ceil(n/64)" n=1048576'
-    assert printed.rstrip().endswith(f"of x, which has 4194304 bytes; correct the values in: {command}")
+    assert printed.rstrip().endswith(
+        f"of x, which has 4194304 bytes; if the values are wrong, correct them in: {command}"
+    )
 
 
 def test_interrupted_program_shows_the_kernels_that_were_analyzed(program, capsys, monkeypatch):

@@ -80,3 +80,10 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     refused = run(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
     assert refused.returncode == 2
     assert "swizzles 0, 32, 64, 128" in refused.stderr
+
+
+def test_grid_is_refused_if_the_host_code_has_the_launches(tmp_path):
+    (path := tmp_path / "program.cu").write_text("__global__ void f() {}\nint main() { f<<<1, 32>>>(); }\n")
+    refused = run(path, "--grid", "4")
+    assert refused.returncode == 2
+    assert "--grid is for one kernel with its arguments" in refused.stderr

@@ -69,9 +69,9 @@ class NetworkSweep:
         """Sentence that recommends the operating point of the best row."""
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
-        if self.best == 0:
-            return f"Keep {default}: other points save too little energy for the time that they cost."
         slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
+        if self.best == 0 or max(saved, -slowdown) < _LEAST_GAIN:
+            return f"Keep {default}: other points save too little energy for the time that they cost."
         slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
@@ -96,6 +96,10 @@ class NetworkSweep:
             "left_out": list(self.answer.left_out),
             "notes": list(self.answer.notes),
         }
+
+
+_LEAST_GAIN = 0.005
+"""Minimum fraction of time or energy that an operating point must save to be recommended."""
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
