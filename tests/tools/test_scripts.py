@@ -63,6 +63,7 @@ def test_profiles_of_unchanged_kernels_stay():
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.every(4)
 def test_profiles_are_kept_only_if_the_code_is_the_same():
     kernel = find_kernel("reduce_rows")
     assert same_code(replace(kernel, source=f"// x\n#if 0\nint x;\n#endif\n{kernel.source}"), kernel)
