@@ -246,9 +246,9 @@ def test_scratch_tensor_that_fits_in_l2_never_reaches_dram():
 
 
 def test_partly_written_scratch_is_filled_only_beyond_l2():
-    one, blocks = np.array([1.0]), np.array([4.0])
-    partly = Footprint(1e6 * one, (one, one, one), 4e6 * one, True, scratch=True, stored_bytes=1e6 / 8 * one)
-    grid = (blocks, one, one)
+    row, blocks = np.ones(1), np.array([4.0])
+    partly = Footprint(1e6 * row, (row, row, row), 4e6 * row, True, scratch=True, stored_bytes=1e6 / 8 * row)
+    grid = (blocks, row, row)
     assert sampled_dram_bytes(grid, [partly], blocks, 1e9) == 0.0
     assert sampled_dram_bytes(grid, [partly], blocks, 0.0) == 8e6
 
