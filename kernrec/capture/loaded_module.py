@@ -233,7 +233,7 @@ class LoadedModule:
 
     @cached_property
     def linked(self) -> str:
-        """PTX text that `module` was parsed from. It has the header of the first linked file only."""
+        """PTX text that `module` was parsed from. Only the first linked file has a header in this text."""
         return _linked(self._texts)
 
     @cached_property

@@ -106,7 +106,7 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _refuse_launch_options(wanted: CheckOptions, path: Path) -> None:
-    """Raise `UsageError` if the user describes a launch, although the program states its launches."""
+    """Raise `UsageError` if the user gives options of a launch for a program that makes its own launches."""
     for name in ("grid", "block", "shared", "blocks_of_cluster", "save"):
         if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name

@@ -77,14 +77,14 @@ def _place_of(argument: str, options: list[str]) -> str:
 
     ending = argument.rpartition(".")[2]
     if "--op" in options and _is_op(argument):
-        return f"write --op {argument}"
+        return f"pass it as --op {argument}"
     if "--workload" in options and (ending in ("json", "onnx") or argument in workloads()):
-        return f"write --workload {argument}"
+        return f"pass it as --workload {argument}"
     if "--shape" in options and re.match(r"\w+=\d", argument):
         return "a shape has commas, not spaces, such as --shape m=64,n=64,k=64"
     if ending in ("cu", "ptx"):
         return f"`kernrec analyze {argument}` reads kernels"
-    return f"write --db {argument}" if argument == "shipped" or ending == "duckdb" else ""
+    return f"pass it as --db {argument}" if argument == "shipped" or ending == "duckdb" else ""
 
 
 def _removed(instead: str) -> str:

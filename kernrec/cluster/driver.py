@@ -280,7 +280,7 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Queue a lost GPU's visit for others. Restart its actor, or exclude the GPU after `_MOST_LOSSES` losses."""
+        """Give a lost GPU's visit to other GPUs. Restart its actor, or exclude the GPU after `_MOST_LOSSES` losses."""
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:

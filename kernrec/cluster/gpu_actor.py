@@ -101,7 +101,7 @@ class Answer:
     """
 
 
-class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
+class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
     """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
 
 

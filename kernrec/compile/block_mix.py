@@ -45,7 +45,7 @@ _TOLERANCE = 0.25
 block with a larger difference does not match."""
 _NEAR, _MOST = 1.5, 3.0
 """Maximum ratios for a block: estimated to actual machine instructions, and actual to estimated machine instructions.
-They decide whether a block matches if no machine instruction shows how often the block was copied."""
+A block within them matches if no machine instruction shows how often the block was copied."""
 _OFTEN = 0.25
 """Minimum fraction of a block's instructions that must agree on a number of copies, so that this number counts."""
 _LARGEST = 10_000_000

@@ -22,7 +22,7 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed sizes: a kernel's only size, the side of a matrix, each of two sizes, and each of three or more sizes."""
+"""Assumed sizes, in order: a kernel's only size, a matrix's side, each of two sizes, each of three or more sizes."""
 _MOST_ELEMENTS = 1 << 21
 
 

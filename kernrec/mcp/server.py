@@ -187,7 +187,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     def text_of(source: str | None, file: str | None) -> str:
         """Return a kernel's source, which is given either as text or as a file in the folder."""
         if (source is None) == (file is None):
-            raise UsageError("give the source as text, or a file of the server's folder: one of them")
+            raise UsageError("give either the text of the source or a file in the server's folder")
         return files.text(file or "") if source is None else source
 
     @tool(listing)

@@ -1,5 +1,4 @@
-"""Return the configs of a problem on a GPU as points (latency, energy). Points are stored in columns, as the page's
-script expects.
+"""Points (latency, energy) of a problem's configs on a GPU, in columns, as the page's script expects.
 
 The subject of a front is a problem together with all kernels of its op, or with a single kernel.
 """

@@ -32,7 +32,7 @@ Row = tuple[int, float, int]
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings, on one GPU, of a problem and of the problems that differ from it only in the number of items."""
+    """Recordings on one GPU of a problem, and of problems that differ from it only in the number of items."""
 
     problem: Problem
     gpu: GPU

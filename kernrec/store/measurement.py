@@ -116,8 +116,8 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert the value of a column, as read from JSON or a database, to the type of the field with this name. A value
-    that cannot be converted is returned unchanged, and the database refuses it later."""
+    """Convert the value of a column, as read from JSON or a database, to the type of the field with this name. If
+    the value cannot be converted, return it unchanged. The database rejects it later."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):

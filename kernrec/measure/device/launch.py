@@ -169,7 +169,7 @@ class ConfigLaunches:
     """Launches of one config, and the objects in GPU memory that they need."""
 
     sequences: list[list[DeviceLaunch]]
-    """For each copy of the buffers, the kernel launches that compute the problem once."""
+    """Kernel launches that compute the problem once, as one list for each copy of the buffers."""
     footprint_bytes: int
     """Size of the inputs and outputs of one computation, in bytes."""
     keep_alive: Any = None

@@ -278,7 +278,7 @@ class _Counts:
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles, (terms, C), that the stretches of the code take in total if each begins when its
+    """Return the total clock cycles of all stretches of the code, (terms, C), if each stretch begins when its
     predecessor ends.
 
     The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The

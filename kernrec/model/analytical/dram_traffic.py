@@ -112,8 +112,7 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """For each of the grid's axes x, y and z: the fraction of a block's bytes that the preceding block along this axis
-    does not access."""
+    """Fraction of a block's bytes that the preceding block does not access, along the grid's axes x, y and z."""
     size_bytes: Array
     written: bool
     """Whether the launch writes these bytes. Otherwise, the launch reads them."""

@@ -73,7 +73,8 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between the predicted value of each problem and either end of its interval."""
+        """Return, for each problem, the ratio of the upper end of its interval to the predicted value. The ratio of the
+        value to the lower end is the same."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:

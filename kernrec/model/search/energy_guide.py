@@ -33,8 +33,8 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 measurements so far. Rounds are small, because the model of power improves after each round.
 """
 _RISK_FACTOR = 1.5
-"""The energy of a config is measured only if the config's expected cost, minus this many half-widths of the interval,
-is better than the best cost so far. A value of 1 is too small: the model often misjudges the config of lowest energy
+"""A config's energy is measured only if its expected cost, minus this many half-widths of the interval, is better
+than the best cost so far. A value of 1 is too small: the model often misjudges the config of lowest energy
 more than others (hotspot and expdist in `tools/evidence search`).
 """
 

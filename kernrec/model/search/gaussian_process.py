@@ -247,8 +247,8 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Return a number for each row of `genes` (N, T), as an array (N,). Different rows have different numbers. `values`
-    (T,) contains the number of values of each gene. The result is float, because integers could overflow.
+    """Encode each row of `genes` (N, T) as one mixed-radix number, (N,). `values` (T,) contains the number of values of
+    each gene. The numbers are floats, so different rows may get equal numbers if there are more than 2^53 combinations.
     """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):

@@ -170,8 +170,7 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return the matrix (F, F) that the measurements of this problem add to the precision (inverse covariance) of
-        w."""
+        """Return the contribution of this problem's measurements to the precision (inverse covariance) of w, (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 

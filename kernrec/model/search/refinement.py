@@ -33,7 +33,7 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """The corrections of predictions are learned again when the number of measurements has grown by this factor."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements at which the common scale of errors is estimated again: each of `_RESCALED_AT`, and each
+"""The common scale of errors is estimated again when the number of new measurements is in `_RESCALED_AT`, or is a
 multiple of `_RESCALED_EVERY`."""
 
 
@@ -96,7 +96,7 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """Return a problem's visit of greatest gain per second, or None if all its contenders are measured."""
+        """Return a problem's visit with the highest gain per second, or None if all its contenders are measured."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence

@@ -161,7 +161,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return how many choices (pairs of a token and an expert) read the same row of the input."""
+    """Return how many pairs of a token and an expert read the same row of the input."""
     return step.shape.top if step.product == 0 else 1
 
 

@@ -39,8 +39,8 @@ Coefficients = dict[str, Any]
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Return (paths, start value, deviation) of each coefficient to fit. The paths are those of values in `power.toml`
-    that are equal to the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
+    """Return (paths, start value, deviation) of each coefficient to fit. The values at the paths in `power.toml` equal
+    the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)

@@ -27,7 +27,7 @@ from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.analytical.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
-"""(Parts of an error, whether it is the error of a ratio of two configs), keyed by the kind of width that ships."""
+"""(Parts of an error, whether the error is of a ratio of two configs), keyed by the kind of shipped interval."""
 
 
 def run(

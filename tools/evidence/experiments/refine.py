@@ -96,7 +96,8 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 
 
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
-    """Return (problems of the target, mean regrets). A model of the source GPU predicts the target GPU's contenders.
+    """Return (problems of the target GPU, mean regrets) of a model that was trained on the source GPU.
+
     The regrets are those of the top recommendations on held-out problems of the source and on the target."""
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)

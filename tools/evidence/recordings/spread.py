@@ -86,7 +86,7 @@ def interval(factors: Array) -> tuple[float, float]:
 
 
 def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
-    """Return logarithms of factors between times per work of neighboring problems, for one GPU and backend."""
+    """Return log ratios of time per unit of work between neighboring problems, for one GPU and backend."""
     from scipy.spatial import cKDTree
 
     alike: dict[tuple[str, str], list[Row]] = {}
