@@ -1,6 +1,7 @@
 """Test that device code, kernels, parameters and macros are read from the text of CUDA programs."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,16 @@ def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: 
     header.symlink_to(secret)
     with pytest.raises(UsageError, match="name its folder with --include"):
         read_source(source)
+
+
+def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for name in (".git", "notes", "code/app"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "notes/secret.h").write_text("__device__ int secret;\n")
+    (source := tmp_path / "code/app/main.cu").write_text('#include "secret.h"\n')
+    with pytest.raises(UsageError, match="name its folder with --include"):
+        whole_source(source)
 
 
 SOURCE = beside(__file__, "torch_extension.cu")
