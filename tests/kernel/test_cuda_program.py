@@ -163,9 +163,11 @@ def test_pointer_that_is_only_written_is_an_output(body, output):
     assert is_only_assigned(source, "k", "y") == output
 
 
-@pytest.mark.parametrize(("source", "names"), [("", ["x"]), ("#define MORE\n", ["x", "y"])])
+@pytest.mark.parametrize(("source", "names"), [
+    ("", ["x", "z"]), ("// #define MORE\n", ["x", "z"]), ("#define MORE\n", ["x", "y"]),
+])  # fmt: skip
 def test_parameter_of_an_undefined_macro_is_no_parameter(source, names):
-    source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#endif\n) { *x = 1; }"
+    source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#else\n, int z\n#endif\n) { *x = 1; }"
     (signature,) = signatures(source)
     assert [parameter.name for parameter in signature.parameters] == names
 
