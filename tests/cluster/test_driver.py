@@ -210,6 +210,12 @@ def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
     assert shares == [2 / 8, 2 / 7, 2 / 6, 2 / 5, 2 / 4, 2 / 3, 1.0, 1.0]
 
 
+def test_repeated_problem_is_measured_once():
+    shared = SharedProblems([*problems(3), *problems(3)], None)
+    assert [visit and visit.planned.name for visit in (shared.next(), shared.next())] == ["problem-0", None]
+    assert len(shared.results) == 1
+
+
 def test_earlier_measurements_are_sent_and_new_ones_are_counted():
     planned = problems(3, 3)
     shared = SharedProblems(planned, None)
