@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kernrec.capture.call_file import read_cuda_call
+from kernrec.capture.launch_checks import LaunchChecks
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.capture.program_run import libraries, run_program
 from kernrec.capture.recorded_calls import Recorder
@@ -23,6 +24,7 @@ from kernrec.cli import app
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.execution.watched import EmulationOptions
 from tests.helpers.paths import beside
 
 HERE = Path(__file__).parent
@@ -254,13 +256,21 @@ def test_libraries_export_only_their_functions(name):
 
 
 @pytest.mark.parametrize(("mode", "status", "reported"), [
-    ("scale", 0, "scale: no errors"),
+    ("scale", 0, "scale: no errors"), ("table", 0, "store_last: no errors"),
     ("out of bounds", 1, "thread (8, 0, 0) of block (3, 0, 0) accesses 4 bytes at offset 800 of argument 2"),
     ("refused", 1, "[launch, kernel scale]"),
 ])  # fmt: skip
 def test_check_reports_errors_of_a_program_as_it_runs(mode, status, reported, program, capfd):
     assert app.run(["check", "--time", "2s", "--", str(program), str(KERNELS), mode]) == status
     assert reported in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_checks_run_whole_clusters(seconds):
+    ptx = ".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry f()\n{\n    ret;\n}\n"
+    checks, launch = LaunchChecks(seconds), KernelLaunch("f", (48, 2, 1), (32, 1, 1), [], {}, cluster=(2, 2, 1))
+    checks.run(LoadedModule(1, [], [ptx], 1 << 50), launch, EmulationOptions(96, count=False), together=False)
+    assert (checks.results["f"].blocks, checks.results["f"].of_blocks) == (96 if seconds else 0, 96)
 
 
 def test_check_without_launches_names_the_reason(program, capfd):
