@@ -113,7 +113,7 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
     wanted = CollectRequest(
         problems=None if arguments.replay else [WantedProblem(*each) for each in planned],
         database=arguments.database,
-        gpu="auto" if arguments.replay else arguments.gpu,
+        gpu=arguments.gpu,
         recording=arguments.replay,
         effort=efforts.get(arguments.plan, EFFORTS["quick"]),
         budget=CampaignBudget(seconds=max(1.0, until - time.time())),

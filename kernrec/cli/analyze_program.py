@@ -148,16 +148,13 @@ def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
         error: Message of the emulator.
 
     Returns:
-        Question with a command to correct, or an empty string if kernrec assumed no values.
+        Question with a command to correct. It is empty if kernrec assumed no values, or if the error is about something
+            other than a memory access.
     """
-    draft = _draft(wanted)
-    if not draft.note:
-        return ""
     access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) .*? bytes(?= \(address )", error)
-    return (
-        f"{draft.entry} does not run with assumed values: {access[0] if access else error}{_CORRECT}"
-        f" {draft.command(wanted.gpu)}"
-    )
+    if access is None or not (draft := _draft(wanted)).note:
+        return ""
+    return f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {draft.command(wanted.gpu)}"
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:

@@ -1,6 +1,5 @@
 """`kernrec explain`: show the bottleneck of a config, and which changes would reduce its time or energy."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
     from kernrec.recommender.explain.report import Change
 
-_PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
 _FIGURES = {"DRAM traffic": "B", "L2 traffic": "B", "energy": "J", "time": "s", "power": "W"}
 _SHARES = ("occupancy", "tail-wave utilization")
@@ -64,12 +62,12 @@ def explain(wanted: ExplainOptions) -> None:
         _explain_source(wanted, wanted.source)
         return
     from kernrec.recommender.context import Context
-    from kernrec.recommender.explain.report import report
+    from kernrec.recommender.explain.report import report, tunables_of
 
     if bool(wanted.op) == bool(wanted.kernel):
         raise UsageError("give either --op or --kernel")
-    request, tunables = wanted.request(wanted.shape), _pairs("--config", wanted.config)
-    other = None if wanted.against is None else _pairs("--against", wanted.against)
+    request, tunables = wanted.request(wanted.shape), tunables_of("--config", wanted.config)
+    other = None if wanted.against is None else tunables_of("--against", wanted.against)
     answer = report(request, Context(wanted.databases), tunables, other)
     if wanted.as_json:
         print_json(answer.as_dict())
@@ -94,7 +92,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
     if used := [name for name in named if getattr(wanted, name)]:
         option_name = used[0].replace("_", "-")
-        raise UsageError(f"--{option_name} and {source} were both given; the file states what is launched")
+        raise UsageError(f"--{option_name} and {source} were both given; the file already defines the launch")
     path, entry = with_entry(source)
     if path.is_dir():
         raise UsageError(
@@ -114,16 +112,6 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     for advice in answer.advice[1:]:
         print_line(advice.sentence)
     NotePrinter(why=True).print([*answer.notes, *answer.report.notes])
-
-
-def _pairs(flag: str, text: str | None) -> dict[str, int]:
-    pairs = {}
-    for part in text.split(",") if text else ():
-        match = _PAIR.fullmatch(part)
-        if not match:
-            raise UsageError(f"{flag} {part!r}: expected name=value pairs, such as block_m=128,stages=3")
-        pairs[match[1]] = int(match[2])
-    return pairs
 
 
 def _print(subject: "Explanation") -> None:

@@ -227,9 +227,10 @@ def _comparison_columns(
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
     # Name the limit in the heading, because at the best limit the GPU would draw less than the column shows.
-    power = "power [W]"
-    if any(row is not None and row.sweep is not None for row in rows):
+    power, swept = "power [W]", any(row is not None and row.sweep is not None for row in rows)
+    if swept:
         power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"
+    limits = [None if row is None else row.best_limit_w for row in rows]
     below = [row.error.short if isinstance(row, Unfit) else _dominant(row, backends) for row in compared]
 
     def each(text: "Callable[[ComparedGpu], str]") -> list[str]:
@@ -242,7 +243,7 @@ def _comparison_columns(
         Column(f"ms/{item}", "right", each(lambda row: digits(1e3 * row.total.latency_s.value))),
         Column(f"J/{first.unit}", "right", each(lambda row: digits(row.energy.value))),
         Column(f"{first.unit}s/s", "right", each(lambda row: digits(row.rate))),
-        quantities("best limit", "W", [None if row is None else row.best_limit_w for row in rows]),
+        quantities("best limit", "W", limits, importance=ALWAYS if swept else SELDOM),
         Column(power, "right", each(lambda row: digits(row.total.power_w)), USUALLY),
         Column("source", "left", each(lambda row: row.total.source), USUALLY),
         Column(f"{first.unit}s/J", "right", each(lambda row: digits(row.rate_per_watt)), USUALLY),

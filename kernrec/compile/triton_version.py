@@ -91,8 +91,9 @@ def untested_version() -> str | None:
 
 
 @once
-def check_interfaces() -> None:
-    """Import Triton. Raise `NoCompilerError` if it lacks an interface that kernrec uses, as a newer release may."""
+def check_interfaces() -> str:
+    """Import Triton and return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec
+    uses, as a newer release may."""
     compiler = triton_compiler()
     for place in _INTERFACES:
         module, _, name = place.partition(":")
@@ -103,6 +104,7 @@ def check_interfaces() -> None:
             raise NoCompilerError(
                 f"{compiler} has no {module}.{name}, which kernrec uses; install one of the tested releases: {tested}"
             ) from None
+    return compiler
 
 
 def _release(version: str) -> tuple[int, ...]:

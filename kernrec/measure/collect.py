@@ -89,6 +89,7 @@ def collect_at(
     from kernrec.measure.device.gpu_limits import check_limits, limits_set
     from kernrec.measure.device.nvml import choose_gpu
 
+    request.check()
     present = choose_gpu(request.gpu)
     check_limits(present, points)
     results: list[tuple[OperatingPoint, CollectResult]] = []

@@ -13,7 +13,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.analytical.power import INPUTS, RANDOM
-from kernrec.op import all_ops, parse_shape
+from kernrec.op import all_ops
 from kernrec.op.workload import Workload, workloads
 from kernrec.page.front import (
     BEST,
@@ -28,7 +28,7 @@ from kernrec.page.front import (
 )
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.report import advice, pick_config, what_if
+from kernrec.recommender.explain.report import advice, pick_config, tunables_of, what_if
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.sweep import sweep_network
@@ -176,7 +176,7 @@ class Answers:
         if point < 0:
             raise UsageError("no operating point has this power limit and clock; ask for those of a front")
         of_kernel = candidates.only(names.index(name))
-        config = parse_shape(parameters["config"]) if parameters.get("config") else {}
+        config = tunables_of("config", parameters.get("config"))
         position = pick_config(of_kernel, config, Objective.LATENCY, point)
         explanation = explain(of_kernel, position, point)
         changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)

@@ -36,6 +36,15 @@ def test_every_front_point_can_be_explained(answers):
         assert sum(explained["energy_by_part_j"].values()) == pytest.approx(explained["energy_j"], rel=1e-3)
 
 
+def test_config_keeps_the_case_of_tunables(answers):
+    front = answers.answer("front", ASKED)
+    chosen = of_point(front, front["front"][0])
+    with pytest.raises(UsageError, match="'BLOCK_M'; did you mean block_m"):
+        answers.answer("explain", {**ASKED, **chosen, "config": "BLOCK_M=128"})
+    with pytest.raises(UsageError, match="config '4k': expected name=value pairs"):
+        answers.answer("explain", {**ASKED, **chosen, "config": "4k"})
+
+
 def test_copied_commands_run(answers, capsys):
     front = answers.answer("front", ASKED)
     for number in (front["front"][0], front["front"][-1]):

@@ -84,9 +84,11 @@ def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
     There must be at least `least` samples, and the relative half-width of the median's interval must be below
     `half_width`.
     """
+    if len(samples) < max(1, least):
+        return False
     summary = summarize_latency(samples)
     median, low, high = summary.latency_s, summary.latency_low_s, summary.latency_high_s
-    if len(samples) < least or median is None or low is None or high is None:
+    if median is None or low is None or high is None:
         return False
     return (high - low) / (2.0 * median) < half_width
 

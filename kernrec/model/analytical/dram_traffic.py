@@ -233,7 +233,7 @@ def sampled_dram_bytes(
             if footprint.written
             else miss * np.maximum(footprint.together(cover, wave) * (blocks / wave) - once, 0.0)
         )
-        total = total + once * first + again + footprint.filled(once, blocks)
+        total = total + (once + footprint.filled(once, blocks)) * first + again
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
         # Count shared data once, because blocks reload it only once, and it occupies space in L2 only once.

@@ -38,6 +38,7 @@ class Microarchitecture:
 @cache
 def _microarchitectures() -> dict[str, Microarchitecture]:
     generations = shipped_toml(Path(__file__).with_name("microarchitecture.toml"))
+    generations["turing_tu106"] = generations["turing"] | generations["turing_tu106"]
     return {name: Microarchitecture(**figures) for name, figures in generations.items()}
 
 

@@ -1,5 +1,6 @@
 """Create the report of `kernrec explain`: costs of a config, comparison with another config, and the best changes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -239,6 +240,21 @@ def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
     if power_limit_w is None:
         return 0
     return [point.power_limit_w for point in candidates.points].index(power_limit_w)
+
+
+_PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
+
+
+def tunables_of(name: str, text: str | None) -> dict[str, int]:
+    """Parse values of tunables, such as `block_m=128,stages=3`. Raises `UsageError`, whose message begins with
+    `name`, if the text has another form."""
+    pairs = {}
+    for part in text.split(",") if text else ():
+        match = _PAIR.fullmatch(part)
+        if not match:
+            raise UsageError(f"{name} {part!r:.40}: expected name=value pairs, such as block_m=128,stages=3")
+        pairs[match[1]] = int(match[2])
+    return pairs
 
 
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:

@@ -147,7 +147,7 @@ def compare_gpus(
                 break
             if len(gpus) > 1 and answer.left_out and not any(layer.best for layer in answer.layers):
                 missing.append(
-                    f"{gpu.name} is omitted: {len(answer.left_out)} layers have neither a kernel nor a baseline there"
+                    f"{gpu.name} is left out: {len(answer.left_out)} layers have neither a kernel nor a baseline there"
                 )
                 error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
                 break

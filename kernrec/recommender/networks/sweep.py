@@ -69,9 +69,9 @@ class NetworkSweep:
         """Sentence that recommends the operating point of the best row."""
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
-        slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
-        if self.best == 0 or max(saved, -slowdown) < _LEAST_GAIN:
+        if self.best == 0:
             return f"Keep {default}: other points save too little energy for the time that they cost."
+        slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
         slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
@@ -96,10 +96,6 @@ class NetworkSweep:
             "left_out": list(self.answer.left_out),
             "notes": list(self.answer.notes),
         }
-
-
-_LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that an operating point must save to be recommended."""
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
@@ -193,6 +189,8 @@ def sweep_network(
 
 
 KNEE = "knee"
+_LEAST_GAIN = 0.005
+"""Minimum fraction of time or energy that the knee must save. Otherwise the first row is recommended."""
 
 
 def why_best(query: Query) -> str:
@@ -208,7 +206,8 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     If the query bounds the slowdown, this is the row with the lowest energy within the bound. For the objectives energy
     and EDP, it is the row with the lowest value. For latency and Pareto fronts, it is the knee: the point farthest
     below the straight line from the fastest point to the point of lowest energy, where both costs are scaled so that
-    the line spans 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
+    the line spans 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves almost nothing,
+    it is the first row.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -219,7 +218,8 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
         return int(query.objective.value_of(latency, energy).argmin())
     fastest, lowest_energy = int(latency.argmin()), int(energy.argmin())
     slower, saved = latency[lowest_energy] - latency[fastest], energy[fastest] - energy[lowest_energy]
-    if slower <= 0.0 or saved <= 0.0:
-        return lowest_energy
-    below = (energy[fastest] - energy) / saved - (latency - latency[fastest]) / slower
-    return int(below.argmax())
+    knee = lowest_energy
+    if slower > 0.0 and saved > 0.0:
+        knee = int(((energy[fastest] - energy) / saved - (latency - latency[fastest]) / slower).argmax())
+    gain = max(1.0 - energy[knee] / energy[0], 1.0 - latency[knee] / latency[0])
+    return knee if gain >= _LEAST_GAIN else 0

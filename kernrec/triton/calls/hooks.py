@@ -15,7 +15,7 @@ from typing import Any
 
 from kernrec.compile.gpu_stand_in import ASSUMED, has_driver, loaded_torch, replaced, stand_in_driver, torch_without_gpu
 from kernrec.compile.triton_describe import layers_of
-from kernrec.compile.triton_version import check_interfaces, triton_compiler
+from kernrec.compile.triton_version import check_interfaces
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
@@ -106,8 +106,7 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     """
     if _active:
         raise UsageError("a capture is already running; end it first")
-    simulated, compiler = find_gpu(gpu), triton_compiler()
-    check_interfaces()
+    simulated, compiler = find_gpu(gpu), check_interfaces()
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 

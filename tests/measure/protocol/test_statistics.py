@@ -37,4 +37,5 @@ def test_sampling_ends_at_one_percent_of_the_median():
     steady = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.001, 0.999, 1.0]
     assert converged(steady, 0.01, least=10)
     assert not converged(steady[:9], 0.01, least=10)
+    assert not converged([], 0.01, least=0)
     assert not converged([1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.2, 0.8, 1.1, 0.9], 0.01, least=10)

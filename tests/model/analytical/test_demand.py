@@ -245,6 +245,14 @@ def test_scratch_tensor_that_fits_in_l2_never_reaches_dram():
     assert dram_bytes(access, (4.0,), (4e6, 1e6), blocks, wave, 0.0) == 5e6
 
 
+def test_partly_written_scratch_is_filled_only_beyond_l2():
+    row, blocks = np.ones(1), np.array([4.0])
+    partly = Footprint(1e6 * row, (row, row, row), 4e6 * row, True, scratch=True, stored_bytes=1e6 / 8 * row)
+    grid = (blocks, row, row)
+    assert sampled_dram_bytes(grid, [partly], blocks, 1e9) == 0.0
+    assert sampled_dram_bytes(grid, [partly], blocks, 0.0) == 8e6
+
+
 @given(
     grid=st.tuples(st.integers(1, 200), st.integers(1, 200)),
     wave=st.integers(1, 5000),

@@ -181,6 +181,14 @@ def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
     assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
 
 
+def test_knee_that_saves_nothing_is_the_first_row(recommender, decode):
+    first = sweep_network(recommender, decode, "clock").rows[0]
+    almost = [replace(cost, value=cost.value * 0.999) for cost in (first.total.latency_s, first.total.energy_j)]
+    other = replace(first, total=replace(first.total, latency_s=almost[0], energy_j=almost[1]))
+    assert best_of([first, other], Query()) == 0
+    assert best_of([first, other], Query(Objective.ENERGY)) == 1
+
+
 def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     recommender,
 ):

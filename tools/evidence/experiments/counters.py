@@ -228,7 +228,10 @@ def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
             if metric in per_block:
                 x, y, z = (np.float64(per_block.get(f"{metric}.{axis}", 0.0)) for axis in AXES)
                 own = np.float64(32.0 * per_block[metric])
-                footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written))
+                # As for predictions: DRAM is read for the rest of a sector only if the block does not read the tensor.
+                reads = f"touch.{name}.read" in per_block
+                stored = per_block.get(f"global.{name}.write_bytes", 0.0) if written and not reads else np.inf
+                footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written, stored_bytes=stored))
     x, y, z = (np.float64(extent) for extent in launch.grid)
     moved = sampled_dram_bytes((x, y, z), footprints, np.float64(max(resident, 1) * gpu.sms), float(gpu.l2_bytes))
     return float(moved) / 32.0
