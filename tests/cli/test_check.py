@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.command import run_here
 from tests.helpers.paths import beside
 
-SCALE = beside(__file__, "scale.ptx")
+SCALE = beside(__file__, "scale.ptx", "refusals")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-COPY = beside(__file__, "copy.ptx")
+COPY = beside(__file__, "texture.ptx", "refusals")
 
 
 BOX = beside(__file__, "box.ptx")
