@@ -69,6 +69,9 @@ KERNREC_INLINE double fourth_root(double value) { return std::sqrt(std::sqrt(val
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
+using Lanes = double[kLanes];
+
 // Throw ValueError if a condition fails.
 inline void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);

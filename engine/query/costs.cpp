@@ -36,11 +36,11 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
 
 namespace {
 
-// Return an array that views `figures` from `first` on and keeps it alive.
-nb::object view(const Costs::Figures& figures, std::vector<size_t> shape, size_t first = 0) {
+// Return an array that views `figures` and keeps them alive.
+nb::object view(const Costs::Figures& figures, std::vector<size_t> shape) {
     const nb::capsule owner(new Costs::Figures(figures),
                             [](void* p) noexcept { delete static_cast<Costs::Figures*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, double>(figures.get() + first, shape.size(), shape.data(), owner));
+    return nb::cast(nb::ndarray<nb::numpy, double>(figures.get(), shape.size(), shape.data(), owner));
 }
 
 }  // namespace
@@ -97,33 +97,21 @@ nb::list Costs::kernels() const {
     return result;
 }
 
-nb::list Costs::launches(size_t kernel) const {
+nb::list Costs::launches(size_t kernel, int64_t position) const {
     const Part& part = parts_.at(kernel);
+    require(position >= 0 && position < int64_t(part.rows.size()), "position: expected a config of the kernel");
+    const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), position);
+    Problem& problem = *part.problems[size_t(end - part.starts.begin()) - 1];
+    const auto column = [](const double* figures, size_t count) {
+        return numpy<double, 2>({figures, figures + count}, {count, 1});
+    };
     nb::list result;
-    LaunchTimes launch;
-    for (size_t number = 0; number < part.kernel->launches.size(); number++) {
-        std::vector<int64_t> positions;
-        std::vector<std::vector<double>> figures(kPipes + kTimes + 1);
-        for (size_t problem = 0; problem < part.problems.size(); problem++) {
-            const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
-            launch.compute(*part.kernel->launches[number], *part.problems[problem], part.rows.data() + start, count);
-            for (const int64_t place : launch.places) positions.push_back(start + place);
-            for (const int64_t column : launch.columns) {
-                for (size_t q = 0; q < kPipes; q++) figures[q].push_back(launch.pipe_clk(int64_t(q), column));
-                for (size_t row = 0; row < kTimes; row++)
-                    figures[kPipes + row].push_back(launch.times(int64_t(row), column));
-                figures.back().push_back(launch.work(kDramBytes, column));
-            }
-        }
-        if (positions.empty()) continue;
-        const auto rows = [&](size_t first, size_t count) {
-            std::vector<double> values;
-            for (size_t row = first; row < first + count; row++)
-                values.insert(values.end(), figures[row].begin(), figures[row].end());
-            return numpy<double, 2>(std::move(values), {count, positions.size()});
-        };
-        const nb::object pipe_clk = rows(0, kPipes), times = rows(kPipes, kTimes);
-        result.append(nb::make_tuple(number, numpy(positions), pipe_clk, times, numpy(figures.back())));
+    LaunchTimes times;
+    for (const Launch* launch : part.kernel->launches) {
+        times.compute(*launch, problem, &part.rows[size_t(position)], 1);
+        if (times.places.empty()) continue;
+        result.append(nb::make_tuple(column(times.pipe_clk.data, kPipes), column(times.times.data, kTimes),
+                                     numpy(std::vector<double>{times.work(kDramBytes, 0)})));
     }
     return result;
 }
@@ -252,16 +240,6 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
     part.picks.push_back(pick);
 }
 
-namespace {
-
-uint64_t bits_of(double value) {
-    uint64_t result;
-    std::memcpy(&result, &value, sizeof result);
-    return result;
-}
-
-}  // namespace
-
 void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count) {
     places.clear(), columns.clear(), rows_.clear(), variants_.clear();
     for (int64_t place = 0; place < count; place++)
@@ -296,7 +274,7 @@ int64_t LaunchTimes::twin(int64_t i, int64_t variant, int64_t next, const Table<
     uint64_t digest = uint64_t(variant), factor = 1;
     for (int64_t row = 0; row < all.rows; row++) {
         factor += 0x9E3779B97F4A7C16;
-        digest += bits_of(all(row, i)) * factor;
+        digest += uint64_t(bits(all(row, i))) * factor;
     }
     digest ^= digest >> 32;
     digest *= 0x9E3779B97F4A7C15;
@@ -304,7 +282,7 @@ int64_t LaunchTimes::twin(int64_t i, int64_t variant, int64_t next, const Table<
     const int32_t other = latest;
     if (other >= 0 && variants_[size_t(other)] == variant) {
         int64_t row = 0;
-        while (row < all.rows && bits_of(all(row, other)) == bits_of(all(row, i))) row++;
+        while (row < all.rows && bits(all(row, other)) == bits(all(row, i))) row++;
         if (row == all.rows) return other;
     }
     latest = int32_t(next);

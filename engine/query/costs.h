@@ -20,7 +20,7 @@ class Launch {
     // instead of expressions, the work of every config on the only problem, (rows, configs).
     Launch(nb::object space, nb::object access, nb::object demand, nb::object device, int64_t loops, nb::list figures,
            nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
-           Array<const double, 2> geometry, Array<const double, 3> quick, double start_clk, bool counted,
+           Array<const double, 2> geometry, Demand::Rates quick, double start_clk, bool counted,
            std::optional<Array<const double, 2>> given);
 
     int64_t loops() const { return loops_; }
@@ -61,8 +61,8 @@ class Launch {
     std::vector<double> element_bytes_;
     std::vector<int64_t> variant_;
     std::vector<uint8_t> performed_;
-    std::vector<double> quick_;
     Array<const double, 2> kept_geometry_;
+    Demand::Rates quick_;
     std::optional<Array<const double, 2>> kept_given_;
     Table<const double> geometry_, given_;
     double start_clk_;
@@ -160,9 +160,9 @@ class Costs {
     // position of the heuristic's pick (None: no config), and the number of runnable configs.
     nb::list kernels() const;
     nb::object runnable(size_t kernel, size_t problem) const { return numpy(parts_.at(kernel).runnable.at(problem)); }
-    // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
-    // pipe, times and DRAM bytes.
-    nb::list launches(size_t kernel) const;
+    // Return the pipe clocks (kPipes, 1), times (kTimes, 1) and DRAM bytes (1,) of each launch that the config at a
+    // position performs. Positions count from the kernel's first config.
+    nb::list launches(size_t kernel, int64_t position) const;
 
   private:
     void add(nb::tuple each, int64_t most);

@@ -22,9 +22,6 @@ Access::Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of
 
 namespace {
 
-constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
-using Lanes = double[kLanes];
-
 struct Moved {
     const Access& access;
     double l2_bytes;
@@ -34,7 +31,6 @@ struct Moved {
     double* lanes(int64_t row) { return room.data() + row * kLanes; }
 
     KERNREC_INLINE void add() {
-        const int64_t last = access.steps - 1;
         Lanes miss = {}, waves;
         for (size_t tensor = 0; tensor < access.scratch.size(); tensor++)
             for (int64_t i = 0; i < kLanes; i++) miss[i] = miss[i] + lanes(access.steps + int64_t(tensor))[i];
@@ -45,7 +41,7 @@ struct Moved {
             total[i] = 0.0;
         }
         // Replace the extent of each step by the fraction of it that a wave covers.
-        for (int64_t step = 0; step <= last; step++) {
+        for (int64_t step = 0; step < access.steps; step++) {
             double* const extent = lanes(step);
             for (int64_t i = 0; i < kLanes; i++) {
                 const double covered = minimum(concurrent[i], extent[i]) / extent[i];
@@ -59,7 +55,7 @@ struct Moved {
             const bool scratch = access.scratch[size_t(tensor)];
             Lanes loads;  // loads of the tensor over all waves
             std::copy_n(waves, kLanes, loads);
-            for (int64_t step = 0; step <= last; step++)
+            for (int64_t step = 0; step < access.steps; step++)
                 if (access.axes[number * size_t(access.steps) + size_t(step)])
                     for (int64_t i = 0; i < kLanes; i++) loads[i] = loads[i] * lanes(step)[i];
             for (int64_t i = 0; i < kLanes; i++) {

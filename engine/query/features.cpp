@@ -61,7 +61,7 @@ void FeaturePlan::derive(const Table<double>& quantities) const {
         const double warps = std::ceil(threads / 32.0), some_resident = maximum(resident, 1.0);
         const double waves = blocks / (quantity(kSms) * some_resident);
         quantity(kWarps) = warps;
-        quantity(kLanes) = warps * 32.0;
+        quantity(features::kLanes) = warps * 32.0;
         quantity(kAllThreads) = blocks * threads;
         quantity(kSomeResident) = some_resident;
         quantity(kResidentWarps) = resident * warps;

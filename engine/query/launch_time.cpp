@@ -71,9 +71,6 @@ KERNREC_INLINE double smooth_maximum(double a, double b) {
     return high * overlap_root(overlap_power(minimum(a, b) / high) + 1.0);
 }
 
-constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
-using Lanes = double[kLanes];
-
 // Some launches of a demand: their work, and what follows from it.
 struct Block {
     Lanes work[kLoops];             // rows of `WorkRow`
@@ -88,7 +85,7 @@ struct Block {
     void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all, int64_t column,
                    int64_t i);
     KERNREC_INLINE void combine_pipes(const Device& device);
-    KERNREC_INLINE void share_pipes(const Device& device, bool grouped);
+    KERNREC_INLINE void share_pipes(const Device& device);
     KERNREC_INLINE void take_turns(const Device& device);
     KERNREC_INLINE void finish(const Device& device);
 };
@@ -143,9 +140,8 @@ KERNREC_INLINE void Block::combine_pipes(const Device& device) {
     }
 }
 
-KERNREC_INLINE void Block::share_pipes(const Device& device, bool grouped) {
+KERNREC_INLINE void Block::share_pipes(const Device& device) {
     const double memory_clk = device.memory_clk, sms = device.sms, dram_byte_s = device.dram_byte_s;
-    const double groups = grouped ? 1.0 : 0.0;
     for (int64_t i = 0; i < kLanes; i++) {
         const double warps = work[kWarps][i];
         // Users of the pipes: whole blocks if barriers keep their warps together, otherwise warps.
@@ -176,7 +172,7 @@ KERNREC_INLINE void Block::share_pipes(const Device& device, bool grouped) {
         double between = total[kBetween][i] * (4.0 * each[i] / warps);
         const double exposed =
             kGroupsShare * (total[kBetweenGroups][i] * each[i]) + (1.0 - kGroupsShare) * first_clk[i] + start_clk;
-        between = groups * first_clk[i] > 0.0 ? between + exposed : between;
+        between = first_clk[i] > 0.0 ? between + exposed : between;
         least[i] = busy + between;
         least_rest[i] = maximum(busy_rest + between, own);
         own_clk[i] = own, alone[i] = alone_clk, together_share[i] = together_part;
@@ -242,7 +238,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
 
 KERNREC_INLINE void compute_inline(Block& block, const Demand& demand, const Device& device) {
     block.combine_pipes(device);
-    block.share_pipes(device, demand.grouped);
+    block.share_pipes(device);
     if (demand.stretched) block.take_turns(device);
     block.finish(device);
 }

@@ -18,7 +18,7 @@ Demand::Demand(Rates rates_of, bool grouped, bool stretched)
 
 Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::object device, int64_t loops,
                nb::list figures, nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
-               Array<const double, 2> geometry, Array<const double, 3> quick, double start_clk, bool counted,
+               Array<const double, 2> geometry, Demand::Rates quick, double start_clk, bool counted,
                std::optional<Array<const double, 2>> given)
     : kept_{space, access, demand, device},
       space_(nb::cast<Space&>(space)),
@@ -28,6 +28,7 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
       loops_(loops),
       variant_(copied(Row<const int64_t>(variant))),
       kept_geometry_(geometry),
+      quick_(quick),
       kept_given_(given),
       geometry_(geometry),
       start_clk_(start_clk),
@@ -52,10 +53,6 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
     require(geometry_.rows == 3 && geometry_.columns == configs && int64_t(quick.shape(0)) == demand_.terms &&
                 quick.shape(1) == 3 && int64_t(quick.shape(2)) == configs,
             "launch: expected the geometry of each config");
-    for (int64_t term = 0; term < demand_.terms; term++)
-        for (size_t figure = 0; figure < 3; figure++)
-            for (size_t row = 0; row < size_t(configs); row++)
-                quick_.push_back(quick.view()(size_t(term), figure, row));
     if (has_given_) {
         given_ = Table<const double>(*given);
         require(given_.rows == kLoops + 2 * loops && given_.columns == configs, "launch: expected work of each config");
@@ -128,11 +125,8 @@ void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows,
 
 namespace {
 
-constexpr int64_t kLanes = 16;  // configs that are computed together, so that compilers vectorize over them
-using Lanes = double[kLanes];
-
 struct Quick {
-    Lanes blocks, resident, prefetch, busiest, alone, trips, dynamic, clocks;
+    Lanes blocks, resident, prefetch, busiest, alone, trips, clocks;
 
     KERNREC_INLINE void add(const Device& device, double start_clk) {
         const double memory_clk = device.memory_clk, sms = device.sms;
@@ -153,6 +147,11 @@ KERNREC_AVX2 void add_avx2(Quick& quick, const Device& device, double start_clk)
 
 void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                        std::vector<double>& joules) const {
+    if (!counted_) {
+        for (size_t place = 0; place < rows.size(); place++)
+            if (performed(rows[place])) clocks[place] = clocks[place] + start_clk_;
+        return;
+    }
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
         return has_given_ ? given_(kLoops + 2 * loop + int64_t(offset), row)
                           : figures(size_t(3 + 2 * loop) + offset, row);
@@ -168,10 +167,6 @@ void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows,
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
         if (!performed(row)) continue;
-        if (!counted_) {
-            clocks[place] = clocks[place] + start_clk_;
-            continue;
-        }
         const double* const rates = quick_.data() + row;
         const size_t step = size_t(configs());
         const double number = blocks(figures, row);
@@ -192,7 +187,7 @@ void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows,
         places[lanes++] = place;
         if (lanes == kLanes) flush();
     }
-    flush();
+    if (lanes > 0) flush();
 }
 
 namespace {
@@ -225,8 +220,8 @@ void bind_launches(nb::module_& module) {
     nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>(), exact(), nb::arg(), nb::arg());
     nb::class_<Launch>(module, "Launch")
         .def(nb::init<nb::object, nb::object, nb::object, nb::object, int64_t, nb::list, nb::list,
-                      Array<const int64_t, 1>, Array<const bool, 1>, Array<const double, 2>, Array<const double, 3>,
-                      double, bool, std::optional<Array<const double, 2>>>(),
+                      Array<const int64_t, 1>, Array<const bool, 1>, Array<const double, 2>, Demand::Rates, double,
+                      bool, std::optional<Array<const double, 2>>>(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), exact(), exact(), exact(),
              exact(), nb::arg(), nb::arg(), nb::arg().none().noconvert());
     module.def("launch_times", &checked_launch_times, nb::arg(), nb::arg(), nb::arg(), exact(), exact(), exact(),

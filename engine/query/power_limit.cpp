@@ -101,12 +101,23 @@ class PowerLimits {
         }
     }
 
-    static constexpr int64_t kLanes = 16;  // launches that are computed together, so that compilers vectorize over them
-    using Lanes = double[kLanes];
     struct Block {
         Lanes launch[5], limit_w, dram, costs[kCostRows], over;
         int64_t clocks[kLanes];
     };
+
+    // Fill the costs of launch `i` at a clock, given the values of `highest` at this clock.
+    KERNREC_INLINE static void fill_costs(Block& block, int64_t i, double clock, double static_w, double tree_w,
+                                          double voltage) {
+        const double core = overlap_power(block.launch[0][i] / clock);
+        const double latency = overlap_root(core + block.dram[i]) + block.launch[2][i];
+        const double static_j = static_w * latency;
+        const double clocked_j = (tree_w * latency + block.launch[3][i]) * voltage;
+        const double energy = static_j + clocked_j + block.launch[4][i];
+        block.costs[kLatencyS][i] = latency, block.costs[kEnergyJ][i] = energy;
+        block.costs[kPowerW][i] = energy / latency;
+        block.costs[kStaticJ][i] = static_j, block.costs[kClockedJ][i] = clocked_j;
+    }
 
     void limit_plain(int64_t p, Block& block) const { limit_inline(p, block); }
     KERNREC_AVX2 void limit_avx2(int64_t p, Block& block) const { limit_inline(p, block); }
@@ -115,17 +126,12 @@ class PowerLimits {
         const double clock = highest_(0, p), static_w = highest_(1, p), tree_w = highest_(2, p);
         const double voltage = highest_(3, p), hz = highest_hz_[p];
         const Lanes &core_s = block.launch[0], &dram_s = block.launch[1], &fixed_s = block.launch[2];
-        const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
         auto& costs = block.costs;
         double any = 0.0;
         for (int64_t i = 0; i < kLanes; i++) {
             block.dram[i] = overlap_power(dram_s[i]);
-            const double latency = overlap_root(overlap_power(core_s[i] / clock) + block.dram[i]) + fixed_s[i];
-            const double static_j = static_w * latency;
-            const double clocked_j = (tree_w * latency + core_j[i]) * voltage;
-            const double energy = static_j + clocked_j + dram_j[i];
-            costs[kLatencyS][i] = latency, costs[kEnergyJ][i] = energy, costs[kPowerW][i] = energy / latency;
-            costs[kStaticJ][i] = static_j, costs[kClockedJ][i] = clocked_j, costs[kClockHz][i] = hz;
+            fill_costs(block, i, clock, static_w, tree_w, voltage);
+            costs[kClockHz][i] = hz;
             block.over[i] = costs[kPowerW][i] > block.limit_w[i] ? 1.0 : 0.0;
             const double bound = dram_s[i] > core_s[i] ? kDramBound : kCoreBound;
             const double regime = fixed_s[i] > maximum(core_s[i], dram_s[i]) ? kLaunchBound : bound;
@@ -138,23 +144,19 @@ class PowerLimits {
             if (block.over[i] == 0.0) continue;
             const int64_t place = block.clocks[i];
             const double limit_w = block.limit_w[i];
-            double latency = overlap_root(overlap_power(core_s[i] / table_(0, place)) + block.dram[i]) + fixed_s[i];
-            double static_j = table_(1, place) * latency;
-            const double clocked_j = (table_(2, place) * latency + core_j[i]) * table_(3, place);
-            double energy = static_j + clocked_j + dram_j[i];
-            double power = energy / latency;
+            fill_costs(block, i, table_(0, place), table_(1, place), table_(2, place), table_(3, place));
+            costs[kClockHz][i] = table_hz_[place];
+            double &latency = costs[kLatencyS][i], &energy = costs[kEnergyJ][i], &power = costs[kPowerW][i];
             // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
             // leakage draw power during a pause. Pauses are long enough that the mean power equals the limit.
             if (power > limit_w) {
                 const double resting_w = minimum(table_(1, place), kResting * limit_w);
                 const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
                 latency = latency + paused_s;
-                static_j = static_j + resting_w * paused_s;
+                costs[kStaticJ][i] = costs[kStaticJ][i] + resting_w * paused_s;
                 energy = limit_w * latency;
                 power = limit_w;
             }
-            costs[kLatencyS][i] = latency, costs[kPowerW][i] = power, costs[kEnergyJ][i] = energy;
-            costs[kClockHz][i] = table_hz_[place], costs[kStaticJ][i] = static_j, costs[kClockedJ][i] = clocked_j;
         }
     }
 

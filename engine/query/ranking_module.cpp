@@ -125,12 +125,15 @@ void bind_rankings(nb::module_& module) {
            Array<const double, 2> source, const BoundsTuple& bounds) {
             const Bounds of_query = bounds_of(bounds);
             const Table<const double> seconds(latency), joules(energy), watts(power), sources(source);
+            for (const auto& each : {joules, watts, sources})
+                require(each.rows == seconds.rows && each.columns == seconds.columns,
+                        "select: expected tables of one shape");
             PickCosts costs;
             costs.count = seconds.columns;
             for (int64_t point = 0; point < seconds.rows; point++)
                 for (int64_t i = 0; i < seconds.columns; i++)
-                    costs.add(seconds(point, i), joules(point, i), watts(point, i),
-                              sources.rows > 0 ? sources(point, i) : 0.0, bounded(of_query));
+                    costs.add(seconds(point, i), joules(point, i), watts(point, i), sources(point, i),
+                              bounded(of_query));
             return unless_unreachable([&] { return pairs_of(query::select(std::move(costs), of_query)); });
         },
         exact(), exact(), exact(), exact(), nb::arg());

@@ -81,6 +81,12 @@ inline int64_t bits(double value) {
     return result;
 }
 
+inline double from_bits(int64_t bits) {
+    double result;
+    std::memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
 class Problem;
 
 // Values of an expression on the rows of a space.
@@ -91,23 +97,20 @@ struct Reader {
     bool real = false;
 
     double operator()(int64_t row) const {
-        const int64_t value = values[index ? index[row] : row * step];
-        if (!real) return double(value);
-        double result;
-        std::memcpy(&result, &value, sizeof result);
-        return result;
+        const int64_t value = values[place(row)];
+        return real ? from_bits(value) : double(value);
     }
     // Fill `out` (N,) with the values of `rows` (N,).
     void fill(const int64_t* rows, int64_t count, double* out) const {
         if (index == nullptr && step == 0) std::fill_n(out, count, (*this)(0));
         else if (real)
-            for (int64_t i = 0; i < count; i++) std::memcpy(out + i, values + place(rows[i]), sizeof *out);
+            for (int64_t i = 0; i < count; i++) out[i] = from_bits(values[place(rows[i])]);
         else
             for (int64_t i = 0; i < count; i++) out[i] = double(values[place(rows[i])]);
     }
 
   private:
-    int64_t place(int64_t row) const { return index ? index[row] : row; }
+    int64_t place(int64_t row) const { return index ? index[row] : row * step; }
 };
 
 class Space {

@@ -24,10 +24,7 @@ struct Operand {
     int64_t operator[](int64_t i) const { return first[i * step]; }
     double real(int64_t i) const {
         const int64_t value = first[i * step];
-        if (!is_real) return double(value);
-        double result;
-        std::memcpy(&result, &value, sizeof result);
-        return result;
+        return is_real ? from_bits(value) : double(value);
     }
 };
 

@@ -19,7 +19,7 @@ from kernrec.ptx import Counts, EmulationError, KernelLaunch
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import Function, SourceLines
+from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
 _CHUNK = 64
@@ -67,18 +67,20 @@ class LaunchChecks:
         if memory.global_races and sum(each.nbytes for each in launch.buffers.values()) > _MOST_TRACKED:
             memory = replace(memory, global_races=False)
             notes.append("races between blocks were not checked: the program has more than 1 GiB of device memory")
-        chunk = blocks if together else min(blocks, _CHUNK)
-        emulation = Emulation(module.module, launch, replace(options, most_blocks=chunk, checked=memory))
+        most = blocks if together else min(blocks, _CHUNK)
+        emulation = Emulation(module.module, launch, replace(options, most_blocks=most, checked=memory))
+        order, size = emulation.whole_clusters(range(blocks)), len(emulation.whole_clusters([0]))
+        chunk = max(most // size, 1) * size
         names = _buffer_names(module, function, launch)
-        describer = Describer(short_name(launch.entry), function, module.linked, [], _file_of(module, function))
+        describer = Describer(short_name(launch.entry), function, module.lines, [], _file_of(module, function))
         start, ran = time.monotonic(), 0
         failed: EmulationError | None = None
         try:
             while ran < blocks and (together or time.monotonic() - start < self._seconds):
-                emulation.run(range(ran, min(ran + chunk, blocks)))
+                emulation.run(order[ran : ran + chunk])
                 ran = min(ran + chunk, blocks)
             if ran < blocks:
-                Emulation(module.module, launch, options).run(range(ran, blocks))
+                Emulation(module.module, launch, options).run(order[ran:])
         except EmulationError as error:
             failed = error
         findings = [describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)]
@@ -121,13 +123,13 @@ class LaunchChecks:
 
 def _file_of(module: LoadedModule, function: Function) -> str:
     """Return the name of the file from which a kernel was compiled, or an empty string without line information."""
-    place = SourceLines(module.linked).of(function.instructions[0].line)
+    place = module.lines.of(function.instructions[0].line)
     return Path(place.file).name if place is not None else ""
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
     """Return the name of the kernel's parameter that points to each buffer, keyed by the number of the buffer."""
-    place = SourceLines(module.linked).of(function.instructions[0].line)
+    place = module.lines.of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():
         try:

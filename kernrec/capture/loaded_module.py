@@ -18,7 +18,7 @@ from kernrec.gpu import GPU
 from kernrec.ptx import Module, ParseError, parse
 from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import Function, Variable
+from kernrec.ptx.ir.program import Function, SourceLines, Variable
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, CODE_WINDOW, MOST_THREADS, WINDOW_SHIFT, impossible_shape
 
 FAT_BINARY = b"\x50\xed\x55\xba"
@@ -235,6 +235,10 @@ class LoadedModule:
     def linked(self) -> str:
         """PTX text that `module` was parsed from. Only the first linked file has a header in this text."""
         return _linked(self._texts)
+
+    @cached_property
+    def lines(self) -> SourceLines:
+        return SourceLines(self.linked)
 
     @cached_property
     def digest(self) -> str:

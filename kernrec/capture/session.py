@@ -283,7 +283,7 @@ class Session:
 
     def _launch(
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
-        together: bytes, packed: bytes, shared_: bytes,
+        together: bytes, packed: bytes, shared_: bytes, pool_end: bytes,
     ) -> Sequence[object]:  # fmt: skip
         if self._failed:  # Like CUDA, reject all launches after a failed launch.
             raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
@@ -309,8 +309,7 @@ class Session:
         numbers = list(map(int, shared_.split()))
         allocations = dict(zip(numbers[::2], numbers[1::2], strict=True))
         if (checks := self._recorder.checks) is not None and checks.selects(launch):
-            end = max((address + size for address, size in allocations.items()), default=SLOTS << BUFFER_SHIFT)
-            used = buffers[f"b{SLOTS}"][: end - (SLOTS << BUFFER_SHIFT)]
+            used = buffers[f"b{SLOTS}"][: int(pool_end) - (SLOTS << BUFFER_SHIFT)]
             launch = replace(launch, buffers={**buffers, f"b{SLOTS}": used})
         else:
             checks = None

@@ -34,7 +34,7 @@ from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.ir.program import Function, Instruction, Variable
+from kernrec.ptx.ir.program import Function, Instruction, SourceLines, Variable
 from kernrec.ptx.state.launch_layout import impossible_shape
 from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
@@ -95,15 +95,17 @@ def check_launch(
         return Checked((Finding("launch", describer.kernel, refusal, describer.place(0).file),), Counts(), 0, blocks)
     function = inlined(module, launch.entry)
     watched, notes = watched_memory(function, uninitialized)
-    start, counts, ran = time.monotonic(), Counts(), 0
+    start, counts = time.monotonic(), Counts()
+    ran: set[int] = set()
     findings: list[Finding] = []
     options = EmulationOptions(min(blocks, _CHUNK), budget=LAUNCH_BUDGET, checked=watched)
     emulation = Emulation(module, launch, options)
     try:
-        for numbers in _chunks(blocks):
+        for chunk in _chunks(blocks):
+            numbers = [number for number in emulation.whole_clusters(chunk) if number not in ran]
             for name, value in emulation.run(numbers).items():
                 counts.bump(name, value)
-            ran += len(numbers)
+            ran.update(numbers)
             if time.monotonic() - start > limits.seconds:
                 break
     except EmulationError as error:
@@ -112,7 +114,7 @@ def check_launch(
             raise
         findings.append(finding)
     findings = [*(describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)), *findings]
-    return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
+    return Checked(tuple(findings), counts, len(ran), blocks, tuple(notes))
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
@@ -274,7 +276,7 @@ def program_launch(
     constants, device = variable_contents(kernel, module, buffers)
     launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
     origins = line_origins(path, words.include)
-    describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
+    describer = Describer(draft.entry, inlined(module, entry), SourceLines(compiled.ptx), origins, path.name)
     limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
     notes = (*draft.assumed, draft.note) if draft.note else draft.assumed

@@ -86,18 +86,18 @@ class Describer:
     """Converter from reports of the emulator to findings with source lines."""
 
     def __init__(
-        self, kernel: str, function: Function, ptx: str, origins: Sequence[tuple[str, int]], file: str
+        self, kernel: str, function: Function, lines: SourceLines, origins: Sequence[tuple[str, int]], file: str
     ) -> None:
         """Prepare the mapping from PTX to source lines.
 
         Args:
             function: The kernel that ran, with its calls inlined.
-            ptx: PTX text of the kernel, compiled with line information.
+            lines: Source lines of the kernel's PTX, which was compiled with line information.
             origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
-        self._lines = SourceLines(ptx)
+        self._lines = lines
 
     def place(self, ptx_line: int) -> Place:
         """Return the file and line from which a line of PTX was compiled. The line is 0 if it is not known."""

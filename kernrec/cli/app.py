@@ -140,8 +140,10 @@ def _run(arguments: Sequence[str]) -> int:
         return _fail(sentence(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        _discard_output()  # The program that reads the pipe has ended (`| head`).
+    except (BrokenPipeError, SystemExit) as ending:
+        if BrokenPipeError not in (type(ending), type(ending.__context__)):
+            raise
+        _discard_output()  # The program that reads the pipe has ended (`| head`). Typer would exit with status 1.
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):

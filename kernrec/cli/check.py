@@ -166,6 +166,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     from kernrec.profile.launch_arguments import read_arguments
     from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx.ir.inline import inlined
+    from kernrec.ptx.ir.program import SourceLines
 
     gpu = find_gpu(wanted.gpu)
     read = read_arguments(wanted.arguments or [])
@@ -184,7 +185,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     )
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
-    describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
+    describer = Describer(entry or launch.entry, function, SourceLines(made.ptx), origins, path.name)
     limits = LaunchLimits(wanted.seconds, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:

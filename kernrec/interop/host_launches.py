@@ -6,6 +6,7 @@ small helper functions such as rounded-up division. If a launch uses a parameter
 module uses the value that the function's first caller passes. The program is only parsed, never executed.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +26,10 @@ from kernrec.interop.host_program import (
     literal,
     number,
     rounded_up,
+    whole,
 )
 from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of
+from kernrec.kernel.cuda_signature import element_type
 from kernrec.op.dtype import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -311,7 +314,8 @@ class _Launch:
             case "initializer_list" if len(node.named_children) == 1:
                 return resolved(node.named_children[0])
             case "cast_expression":
-                return resolved(node.child_by_field_name("value"))
+                kind = text_of(node.child_by_field_name("type"))
+                return self._cast(kind, resolved(node.child_by_field_name("value")))
             case "unary_expression" if text.startswith("-"):
                 return folded(f"-({resolved(node.child_by_field_name('argument'))})")
             case "true" | "false":
@@ -377,12 +381,14 @@ class _Launch:
                 sides = (quotient.child_by_field_name(side) for side in ("left", "right"))
                 left, right = (self._resolved(side, names, steps + 1) for side in sides if side is not None)
                 return rounded_up(left, right)
-            return self._resolved(inputs[0], names, steps + 1)
+            return whole(self._resolved(inputs[0], names, steps + 1), math.ceil)
         if name in _READ_NUMBER and inputs and (position := _ARGV.fullmatch(text_of(inputs[0]))):
             return number(dict(enumerate(self.program.argv, 1)).get(int(position[1]), ""))
         values = [self._resolved(each, names, steps + 1) for each in inputs]
-        if (name == "static_cast" or name in _ARITHMETIC_TYPES) and len(values) == 1:
-            return values[0]
+        if name == "static_cast" and len(values) == 1:
+            return self._cast(text_of(function_or_type).partition("<")[2].removesuffix(">"), values[0])
+        if name in _ARITHMETIC_TYPES and len(values) == 1:
+            return self._cast(name, values[0])
         if name in ("min", "max", "fmin", "fmax") and len(values) == 2:
             return folded(f"{name.removeprefix('f')}({', '.join(values)})")
         if name in self.program.macros:
@@ -398,6 +404,11 @@ class _Launch:
         if body is None or len(parameters) != len(values):
             raise UnknownError
         return self._resolved(body, dict(zip(parameters, map(inside, values), strict=True)), steps + 1)
+
+    def _cast(self, kind: str, value: str) -> str:
+        """Convert a value to a type. Raise `UnknownError` for an expression that the type may truncate."""
+        dtype, _ = element_type(kind, self.program.aliases)
+        return value if dtype is None or "f" in dtype else whole(value, int)
 
 
 def _inputs(call: "Node") -> "list[Node]":
@@ -433,14 +444,15 @@ def _stripped_node(node: "Node") -> "Node":
             node = inner or node.named_children[-1]
         elif cast and len(inputs) == 1:
             node = inputs[0]
-        elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-            node = node.named_children[0]  # For a pointer plus an offset, follow the pointer.
         else:
             return node
 
 
-def _stripped(node: "Node") -> str:
-    return text_of(_stripped_node(node))
+def _stripped(pointer: "Node") -> str:
+    node = _stripped_node(pointer)
+    while node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
+        node = _stripped_node(node.named_children[0])  # For a pointer plus an offset, follow the pointer.
+    return text_of(node)
 
 
 def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
@@ -452,6 +464,7 @@ def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
                 inner = next(nodes(declarator, "argument_list", "initializer_list", "parameter_list"), None)
                 if (
                     inner is not None
+                    and inner.type != "initializer_list"  # `v{8}` has one element.
                     and inner.named_children
                     and re.match(rf"{re.escape(name)}\b", text_of(declarator))
                 ):

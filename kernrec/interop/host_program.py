@@ -6,7 +6,7 @@ Expressions are strings in Python notation.
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -115,6 +115,15 @@ def rounded_up(left: str, right: str) -> str:
     return f"ceil({inside(left)}/{inside(right)})"
 
 
+def whole(text: str, rounded: Callable[[float], int]) -> str:
+    """Round a number that is no integer. Raise `UnknownError` for any other expression with decimals."""
+    if not re.search(r"\d\.|\de[+-]", text):
+        return text
+    if not is_number(text):
+        raise UnknownError
+    return folded(str(rounded(float(text))))
+
+
 def divided(text: str, size: int) -> str:
     """Return the number of elements in a buffer, as an expression.
 
@@ -194,21 +203,13 @@ class HostProgram:
         if dtype is not None:
             size = lanes * ELEMENT_BYTES[dtype]
             return size, size if lanes in (1, 2, 4) and size <= 16 else ELEMENT_BYTES[dtype]
-        fields = self.structures.get(kind.replace("struct ", "").strip())
-        if fields is None or depth > 4:
+        if depth > 4:
             raise UnknownError
         end, most = 0, 1
-        for field in fields:
-            for declarator in field.children_by_field_name("declarator"):
-                text = text_of(declarator)
-                size, align = (
-                    (POINTER_BYTES,) * 2
-                    if "*" in text
-                    else self._layout(text_of(field.child_by_field_name("type")), depth + 1)
-                )
-                counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
-                end = -(-end // align) * align + size * math.prod(counts)
-                most = max(most, align)
+        for member, text, count in self._members(kind):
+            size, align = (POINTER_BYTES,) * 2 if "*" in text else self._layout(member, depth + 1)
+            end = -(-end // align) * align + size * count
+            most = max(most, align)
         return -(-end // most) * most, most
 
     def field_types(self, kind: str, depth: int = 0) -> list[str]:
@@ -216,20 +217,32 @@ class HostProgram:
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             return [dtype] * lanes
-        fields = self.structures.get(kind.replace("struct ", "").strip())
-        if not fields or depth > 4:
+        members = list(self._members(kind))
+        if not members or depth > 4:
             raise UnknownError
         dtypes: list[str] = []
+        for member, text, count in members:
+            if "*" in text or "(" in text:
+                raise UnknownError
+            of_member = self.field_types(member, depth + 1)
+            if len(dtypes) + len(of_member) * count > _MOST_FIELDS:
+                raise UnknownError
+            dtypes += of_member * count
+        return dtypes
+
+    def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
+        """Yield (type, declarator, number of array elements) for each member of a structure.
+
+        Raise `UnknownError` for an unknown structure.
+        """
+        fields = self.structures.get(kind.replace("struct ", "").strip())
+        if fields is None:
+            raise UnknownError
         for field in fields:
             for declarator in field.children_by_field_name("declarator"):
                 text = text_of(declarator)
-                if "*" in text or "(" in text:
-                    raise UnknownError
                 counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
-                dtypes += self.field_types(text_of(field.child_by_field_name("type")), depth + 1) * math.prod(counts)
-        if len(dtypes) > _MOST_FIELDS:
-            raise UnknownError
-        return dtypes
+                yield text_of(field.child_by_field_name("type")), text, math.prod(counts)
 
     def _constant(self, text: str) -> str:
         name = text.strip()

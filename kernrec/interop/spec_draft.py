@@ -103,7 +103,7 @@ class _Drafter:
     ) -> None:
         self.source, self.words, self.suggest, self.compiled = source, words, suggest, compiled
         whole = whole_source(source, words.include)
-        self.signature, self.instance = select_kernel(whole, source, words.entry)
+        self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
         code = device_code(whole, self.instance)
         self.whole, self.text, self.host_code = whole, code.text, False
         self.launch = self._host_launch(self._with_defines(whole))

@@ -17,8 +17,8 @@ _ALIAS = (
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
-_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)[^#]*#[ \t]*endif", re.MULTILINE)
-"""Matches parameters that a kernel only has if a macro is defined."""
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)([^#]*)(?:#[ \t]*else([^#]*))?#[ \t]*endif", re.MULTILINE)
+"""Matches parameters that depend on whether a macro is defined."""
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(")
 _MOST_ALIASES = 8
@@ -102,7 +102,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
             continue
         end = _closing(text, declared.end())
         inside = _CONDITIONAL.sub(
-            lambda part: part[0] if re.search(rf"#[ \t]*define[ \t]+{part[1]}\b", source) else "",
+            lambda part: part[2] if re.search(rf"#[ \t]*define[ \t]+{part[1]}\b", text) else part[3] or "",
             text[declared.end() : end - 1],
         )
         # Skip this declaration, because it has no body.

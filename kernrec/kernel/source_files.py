@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,9 @@ def _inline(
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
 
+    project = _project_root(path.parent)
+    readable = [folder.resolve() for folder in (path.parent, *roots, project) if folder is not None]
+
     def header_of(include: re.Match[str]) -> Path | None:
         quoted = '"' in include[0]
         folders = (path.parent, *roots) if quoted else roots[2:]
@@ -106,8 +109,7 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        readable = [path.parent, *roots, *filter(None, [_project_root(path.parent)])]
-        if not any(header.resolve().is_relative_to(root.resolve()) for root in readable):
+        if not any(header.resolve().is_relative_to(folder) for folder in readable):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
@@ -133,9 +135,13 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_root(folder: Path) -> Path | None:
-    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`."""
+    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`.
+
+    The home folder and the root of the file system are no projects.
+    """
     near = [folder.absolute(), *folder.absolute().parents][:5]
-    return next((base for base in near if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
+    inner = takewhile(lambda base: base not in (Path.home(), Path(base.anchor)), near)
+    return next((base for base in inner if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
 
 
 def _project_header(folder: Path, name: str) -> Path | None:

@@ -209,7 +209,8 @@ def _tiles(function: Function) -> tuple[int, int, int]:
             if isinstance(position, Register) and position.name in axes and isinstance(factor, Immediate):
                 tile = 1 << (int(factor.value) & 31) if ins.opcode == "shl" else int(factor.value)
                 axis = axes[position.name]
-                tiles[axis] = min(tiles[axis] or tile, tile)
+                if tile > 0:
+                    tiles[axis] = min(tiles[axis] or tile, tile)
     return tiles[0], tiles[1], tiles[2]
 
 

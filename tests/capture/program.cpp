@@ -51,7 +51,7 @@ static std::string read(const char* path) {
     return text;
 }
 
-static char scale_host, count_host, gain_host, total_host;  // addresses that stand for functions and variables
+static char scale_host, count_host, store_host, gain_host, total_host;  // addresses that stand for functions and variables
 
 static void** register_code(const std::string& ptx, bool machine_code) {
     static std::vector<char> data;
@@ -70,6 +70,7 @@ static void** register_code(const std::string& ptx, bool machine_code) {
     void** handle = __cudaRegisterFatBinary(&wrapper);
     __cudaRegisterFunction(handle, &scale_host, nullptr, "scale", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
     __cudaRegisterFunction(handle, &count_host, nullptr, "count", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+    __cudaRegisterFunction(handle, &store_host, nullptr, "store_last", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
     __cudaRegisterVar(handle, &gain_host, nullptr, "gain", 0, 4, 1, 0);
     __cudaRegisterVar(handle, &total_host, nullptr, "total", 0, 4, 0, 0);
     return handle;
@@ -190,6 +191,15 @@ int main(int argc, char** argv) {
         bool right = true;
         for (size_t i = 0; i < all.size(); i++) right &= all[i][999] == char(i), cudaFree(all[i]);
         printf("%d\n", right);
+    } else if (mode == "table") {  // only memory has the address of the last allocation
+        int count = 100, **table = nullptr;
+        std::vector<int*> all(count);
+        cudaMalloc(reinterpret_cast<void**>(&table), count * sizeof(int*));
+        for (int*& each : all) cudaMalloc(reinterpret_cast<void**>(&each), sizeof(int));
+        cudaMemcpy(table, all.data(), count * sizeof(int*), 1);
+        void* arguments[] = {&table, &count};
+        cudaLaunchKernel(&store_host, {1, 1, 1}, {1, 1, 1}, arguments, 0, nullptr);
+        printf("%d\n", *all.back());
     } else if (mode == "registered") {
         float* seen = nullptr;
         std::vector<float> host(n, 1.0f);

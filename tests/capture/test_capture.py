@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kernrec.capture.call_file import read_cuda_call
+from kernrec.capture.launch_checks import LaunchChecks
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.capture.program_run import libraries, run_program
 from kernrec.capture.recorded_calls import Recorder
@@ -23,6 +24,7 @@ from kernrec.cli import app
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.execution.watched import EmulationOptions
 from tests.helpers.paths import beside
 
 HERE = Path(__file__).parent
@@ -46,20 +48,38 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
     return status, recorder
 
 
-@pytest.mark.parametrize(("mode", "printed", "message"), [
-    ("scale", "1 3981 cudaSuccess", ""), ("variables", "133", ""), ("relaunch", "43 19 19", ""),
-    ("graph", "0 63", ""), ("graph memory", "0 7 0 7 ", ""), ("updated graph", "7", ""),
-    ("changed graph", "7 9 cudaErrorInvalidValue", ""), ("events", "cudaErrorInvalidResourceHandle 1", ""),
-    ("joined stream", "1 0 15", ""), ("many", "1", ""), ("registered", "3 3", ""), ("rows", "abchijopqvwx", ""),
-    ("device", "108 8", ""), ("driver", "37 4", ""),
-    ("out of bounds", " ".join(["cudaErrorIllegalAddress"] * 3), "an allocation (number 1), which has 800 bytes"),
-    ("refused", "cudaErrorInvalidConfiguration", "refuses this grid"),
-    ("machine code", "0 0 cudaErrorNoKernelImageForDevice", "scale: the program has machine code for sm_80 and no PTX"),
-    ("missing call", "", "cudaIpcCloseMemHandle is not supported"),
-    ("fork", "", "the program forked after its first CUDA call"),
-])  # fmt: skip
-def test_captured_program_computes_the_gpu_result(mode, printed, message, program, tmp_path, capfd):
-    assert run(program, mode, tmp_path)[0] == (mode == "missing call")
+@pytest.mark.parametrize(
+    ("mode", "printed", "message", "status"),
+    [
+        pytest.param("scale", "1 3981 cudaSuccess", "", 0, id="constants and structures"),
+        pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
+        pytest.param("relaunch", "43 19 19", "", 0, id="equal launches with other arguments and memory"),
+        pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
+        pytest.param("graph memory", "0 7 0 7 ", "", 0, id="a graph that allocates memory runs twice"),
+        pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
+        pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
+        pytest.param("events", "cudaErrorInvalidResourceHandle 1", "", 0, id="the time between two events"),
+        pytest.param("joined stream", "1 0 15", "", 0, id="a stream that joined a capture"),
+        pytest.param("many", "1", "", 0, id="more allocations than ranges of addresses"),
+        pytest.param("registered", "3 3", "", 0, id="registered memory of the host"),
+        pytest.param("rows", "abchijopqvwx", "", 0, id="copies of rows"),
+        pytest.param("device", "108 8", "", 0, id="attributes and occupancy"),
+        pytest.param("driver", "37 4", "", 0, id="the driver API"),
+        pytest.param(
+            "out of bounds", "cudaErrorIllegalAddress cudaErrorIllegalAddress cudaErrorIllegalAddress",
+            "an allocation (number 1), which has 800 bytes", 0, id="an access out of bounds fails what follows, too",
+        ),
+        pytest.param("refused", "cudaErrorInvalidConfiguration", "refuses this grid", 0, id="a grid of no blocks"),
+        pytest.param(
+            "machine code", "0 0 cudaErrorNoKernelImageForDevice",
+            "scale: the program has machine code for sm_80 and no PTX", 0, id="no PTX",
+        ),
+        pytest.param("missing call", "", "cudaIpcCloseMemHandle is not supported", 1, id="a call that nobody has"),
+        pytest.param("fork", "", "the program forked after its first CUDA call", 0, id="a fork"),
+    ],
+)  # fmt: skip
+def test_captured_program_computes_the_gpu_result(mode, printed, message, status, program, tmp_path, capfd):
+    assert run(program, mode, tmp_path)[0] == status
     output, errors = capfd.readouterr()
     if printed:
         assert output.split("\n")[0] == printed
@@ -236,13 +256,21 @@ def test_libraries_export_only_their_functions(name):
 
 
 @pytest.mark.parametrize(("mode", "status", "reported"), [
-    ("scale", 0, "scale: no errors"),
+    ("scale", 0, "scale: no errors"), ("table", 0, "store_last: no errors"),
     ("out of bounds", 1, "thread (8, 0, 0) of block (3, 0, 0) accesses 4 bytes at offset 800 of argument 2"),
     ("refused", 1, "[launch, kernel scale]"),
 ])  # fmt: skip
 def test_check_reports_errors_of_a_program_as_it_runs(mode, status, reported, program, capfd):
     assert app.run(["check", "--time", "2s", "--", str(program), str(KERNELS), mode]) == status
     assert reported in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_checks_run_whole_clusters(seconds):
+    ptx = ".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry f()\n{\n    ret;\n}\n"
+    checks, launch = LaunchChecks(seconds), KernelLaunch("f", (48, 2, 1), (32, 1, 1), [], {}, cluster=(2, 2, 1))
+    checks.run(LoadedModule(1, [], [ptx], 1 << 50), launch, EmulationOptions(96, count=False), together=False)
+    assert (checks.results["f"].blocks, checks.results["f"].of_blocks) == (96 if seconds else 0, 96)
 
 
 def test_check_without_launches_names_the_reason(program, capfd):

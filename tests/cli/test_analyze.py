@@ -27,7 +27,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n) {
     if (i < n) y[i] = 2.0f * x[i];
 }
 """
-SPEC = beside(__file__, "analyze.toml")
+SPEC = beside(__file__, "scale.toml", "refusals")
 
 
 @pytest.fixture

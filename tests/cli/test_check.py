@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.command import run_here
 from tests.helpers.paths import beside
 
-SCALE = beside(__file__, "scale.ptx")
+SCALE = beside(__file__, "scale.ptx", "refusals")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-COPY = beside(__file__, "copy.ptx")
+COPY = beside(__file__, "texture.ptx", "refusals")
 
 
 BOX = beside(__file__, "box.ptx")
@@ -80,6 +80,12 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     refused = run(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
     assert refused.returncode == 2
     assert "swizzles 0, 32, 64, 128" in refused.stderr
+
+
+def test_clusters_of_two_rows_run_whole(scale):
+    launch = ("x=f32[64]", "f32:2", "u32:0", "--grid", "48x2", "--cluster", "2x2", "--gpu", "h200")
+    done = run(scale, *launch)
+    assert done.returncode == 0, done.stderr
 
 
 def test_grid_is_refused_if_the_host_code_has_the_launches(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_missing_or_read_only_home_is_accepted(tmp_path):
     finally:
         tmp_path.chmod(0o700)
     assert not nowhere.exists()
+
+
+def test_closed_output_pipe_is_no_error():
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    command = [sys.executable, "-m", "kernrec", "list", "gpus", "--json"]
+    done = subprocess.run(command, stdout=ours.fileno(), stderr=subprocess.PIPE, text=True, check=False)
+    ours.close()
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_comparison_of_gpus_shows_the_best_config_and_the_best_baseline_of_each():

@@ -10,8 +10,8 @@ from tests.helpers.paths import beside
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
-SOURCE = beside(__file__, "import_bound.cu")
-SPEC = beside(__file__, "import_bound.toml")
+SOURCE = beside(__file__, "smooth.cu", "refusals")
+SPEC = beside(__file__, "smooth.toml", "refusals")
 CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
 """Latency of the fastest config in seconds; at data sheet bandwidth, its 134 MB take 133 and 187 us."""
 

@@ -1,6 +1,7 @@
 """Test `kernrec train` and `kernrec evaluate` on simulated measurements: the analytical model times a known factor."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -235,6 +236,16 @@ def test_missing_library_is_reported_before_anything_is_read(library, command, t
     monkeypatch.setitem(sys.modules, library, None)
     assert run([*command, "--db", str(tmp_path / "missing.duckdb")]) == 1
     assert f"needs {library}: install it with `pip install '.[train]'`" in capsys.readouterr().err
+
+
+def test_query_with_a_model_does_not_import_xgboost(trained):
+    asks = (
+        "import sys; from kernrec.recommender import Recommender;"
+        f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
+        "print(best.latency_s.source, sorted({'xgboost', 'sklearn', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "learned []"
 
 
 def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):

@@ -1,12 +1,15 @@
 """Test with scripted GPUs which GPUs the driver refuses, what it journals, and which visits it assigns, once each."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.commands import SharedProblems
@@ -19,6 +22,7 @@ from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
+from tests.helpers.depth import few_examples
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -199,6 +203,57 @@ def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
     assert [visit and visit.planned.name for visit in visits] == ["problem-0", "problem-1", None]
     assert [visit.planned.most for visit in visits if visit] == [15, 10]
     assert [visit.planned.share for visit in visits if visit] == [1.0, 1.0]
+
+
+@few_examples(30)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
+def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
+    """In each move, a GPU starts or ends a visit, or dies after up to 9 configs and leaves the visit to the next."""
+    planned = problems(17, 30, 23)
+    shared = SharedProblems(planned, most)
+    gpus = [f"gpu-{number}" for number in range(4)]
+    under_way: dict[str, Visit] = {}
+    lost: list[Visit] = []
+    times: Counter[tuple[str, int]] = Counter()
+
+    def begin(gpu: str) -> bool:
+        """Give a lost or new visit to a GPU; return whether there was any."""
+        visit = lost.pop(0) if lost else shared.next(gpu, gpus)
+        if visit is not None:
+            under_way[gpu] = visit
+        return visit is not None
+
+    def work(visit: Visit, count: int) -> Visit:
+        """Measure up to `count` of a visit's remaining configs; return what another GPU needs to continue."""
+        tried = {row.identity.config["a"] for row in visit.earlier}
+        left = [task for task in visit.planned.tasks if task.config["a"] not in tried]
+        assert visit.planned.most is not None
+        rows = [measured(task) for task in left[: min(count, visit.planned.most - len(tried))]]
+        for row in rows:
+            times[row.identity.problem.key, row.identity.config["a"]] += 1
+            shared.learn(row)
+        return replace(visit, earlier=(*visit.earlier, *rows))
+
+    def end(gpu: str) -> None:
+        visit = under_way.pop(gpu)
+        work(visit, len(visit.planned.tasks))
+        shared.done(visit, 1.0)
+
+    for number, count, dies in moves:
+        gpu = gpus[number]
+        if gpu not in under_way:
+            begin(gpu)
+        elif dies:
+            lost.append(work(under_way.pop(gpu), count))
+        else:
+            end(gpu)
+    for gpu in list(under_way):
+        end(gpu)
+    while begin(gpus[0]):
+        end(gpus[0])
+    assert set(times.values()) == {1}
+    part = -(-most // 3)
+    assert Counter(key for key, _ in times) == {p.problem.key: min(part, len(p.tasks)) for p in planned}
 
 
 def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():

@@ -77,6 +77,20 @@ def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
             assert form(result.ptx) == form(compile_alone(each).ptx)
 
 
+@pytest.mark.every(4)
+@pytest.mark.slow
+def test_slow_config_fails_alone(nvrtc, cache):
+    body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
+    source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
+    jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]
+    results = dict(compile_many(jobs, processes=1, timeout_s=4.0, cache=cache))
+    assert len(results) == 8
+    for each, result in results.items():
+        assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
+        if isinstance(result, CompileError):
+            assert result.reason == "timeout"
+
+
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 TWO = beside(__file__, "two.cu")
 

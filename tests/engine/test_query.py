@@ -83,6 +83,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "work of other configs": lambda: launch(given=np.ones((10, 3))),
     "a row outside": lambda: costs(integers(0, 2)),
     "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
+    "a position of launches outside": lambda: costs(integers(0, 1)).launches(0, 2),  # type: ignore[attr-defined]
+    "costs of other shapes": lambda: query.select(
+        np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), (0, 1, np.inf, np.inf, -1)
+    ),
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "trees that are no multiple of eight": lambda: query.Forest(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "a split on a missing feature": lambda: query.Forest(

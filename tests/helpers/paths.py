@@ -9,6 +9,6 @@ RECORDINGS = ROOT.parent / "shared" / "data"
 SPACES = RECORDINGS / "spaces"
 
 
-def beside(test: str, name: str) -> str:
-    """Return the text of a file in the folder `sources` beside a test module."""
-    return (Path(test).parent / "sources" / name).read_text(encoding="utf-8")
+def beside(test: str, name: str, folder: str = "sources") -> str:
+    """Return the text of a file in a folder beside a test module."""
+    return (Path(test).parent / folder / name).read_text(encoding="utf-8")

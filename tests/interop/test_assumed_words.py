@@ -12,6 +12,7 @@ SCALE = "__global__ void scale(float *x, int n) { int i = blockIdx.x * 64 + thre
 ROWS = "__global__ void rows(float *x, int n) { x[blockIdx.x * n + threadIdx.x] = 1; }"
 BOX = """struct Box { float low[3]; int count; };
 struct List { float *values; };
+struct Large { float a[3000000000]; };
 """
 
 
@@ -25,6 +26,7 @@ struct List { float *values; };
     (["--block, which the code never reads"], SCALE, "scale", ("--block 256",)),
     (["box=struct(FIELDS), for 16 bytes of Box"], BOX, "f", ("box=struct(f32:1,f32:1,f32:1,i32:1)",)),
     (["list=struct(FIELDS), for 8 bytes of List"], BOX, "f", None),
+    (["large=struct(FIELDS), for 12000000000 bytes of Large"], BOX, "f", None),
     (["x=TYPE[ELEMENTS]"], SCALE, "scale", None),
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip

@@ -70,7 +70,8 @@ def test_literal_has_its_c_value(text, value):
     ("grid", "expected"),
     [
         ("ceil(1000 / 0.5)", "2000"), ("ceil(1000 / 2.5)", "400"), ("ceil(1000 / 0.0)", None),
-        ("ceil(1000 / 32)", "32"),
+        ("ceil(1000 / 32)", "32"), ("ceil(1000 / 256.0 + 1)", "5"), ("static_cast<int>(2.7)", "2"),
+        ("(unsigned)(1000 / 256.0) + 1", "4"), ("(int)1e30", None),
         ("max + 1", None), ("1 ? max : 2", None), ("ceil_div * 2", None), ("s[0]", None),
     ],
 )  # fmt: skip
@@ -177,6 +178,18 @@ int main() { const size_t size = 1 << 12; thrust::device_vector<float> v(size); 
 f<<<static_cast<unsigned int>(size) / 256, 256>>>(thrust::raw_pointer_cast(v.data()), y + 8, int(size)); }"""
     (launch,) = host_launches(text, "f", [("x", "f32"), ("y", "f32"), ("n", None)])
     assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))
+
+
+def test_initializer_list_of_a_vector_is_no_size():
+    host = "int main() { device_vector<float> v{8.f, 2.f}; f<<<1, 64>>>(thrust::raw_pointer_cast(v.data()), 2); }"
+    (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
+    assert launch.arguments == ("n=2",)
+
+
+def test_parameter_of_a_user_macro_is_drafted(tmp_path):
+    (path := tmp_path / "f.cu").write_text("__global__ void f(int *x\n#ifdef EXTRA\n, int m\n#endif\n) { *x = 1; }")
+    words = LaunchWords(grid="1", block="32", arguments=["x=[4]", "m=3"], defines={"EXTRA": "1"})
+    assert not draft_spec(path, words).missing
 
 
 def test_grid_that_reads_like_a_function_declaration_is_followed():

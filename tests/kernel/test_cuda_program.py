@@ -1,6 +1,7 @@
 """Test that device code, kernels, parameters and macros are read from the text of CUDA programs."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,16 @@ def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: 
         read_source(source)
 
 
+def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for name in (".git", "notes", "code/app"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "notes/secret.h").write_text("__device__ int secret;\n")
+    (source := tmp_path / "code/app/main.cu").write_text('#include "secret.h"\n')
+    with pytest.raises(UsageError, match="name its folder with --include"):
+        whole_source(source)
+
+
 SOURCE = beside(__file__, "torch_extension.cu")
 
 
@@ -152,9 +163,11 @@ def test_pointer_that_is_only_written_is_an_output(body, output):
     assert is_only_assigned(source, "k", "y") == output
 
 
-@pytest.mark.parametrize(("source", "names"), [("", ["x"]), ("#define MORE\n", ["x", "y"])])
+@pytest.mark.parametrize(("source", "names"), [
+    ("", ["x", "z"]), ("// #define MORE\n", ["x", "z"]), ("#define MORE\n", ["x", "y"]),
+])  # fmt: skip
 def test_parameter_of_an_undefined_macro_is_no_parameter(source, names):
-    source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#endif\n) { *x = 1; }"
+    source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#else\n, int z\n#endif\n) { *x = 1; }"
     (signature,) = signatures(source)
     assert [parameter.name for parameter in signature.parameters] == names
 

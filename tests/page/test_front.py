@@ -3,21 +3,15 @@
 import math
 
 import numpy as np
-import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.page.front import Subject, front_answer
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Query
 from kernrec.recommender.request import op_points
 
 PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
 GPU = find_gpu("rtx4090")
-
-
-@pytest.fixture(scope="module")
-def recommender():
-    return Recommender(databases=[])
 
 
 def test_every_candidate_at_every_operating_point_is_a_point(recommender):
@@ -27,6 +21,19 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender):
     assert {len(column) for column in front["points"].values()} == {len(front["points"]["latency_s"])}
     assert math.isclose(min(front["points"]["latency_s"]), float(candidates.latency_s.min()), rel_tol=1e-4)
     assert sum(point["default"] for point in front["operating_points"]) == 1
+
+
+def test_front_is_undominated_and_sorted_by_latency(recommender):
+    front = front_answer(recommender, Subject(PROBLEM), GPU)
+    latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]
+    for number in front["front"]:
+        beaten = [
+            other
+            for other in range(len(latency))
+            if latency[other] < latency[number] * (1 - 1e-4) and energy[other] < energy[number] * (1 - 1e-4)
+        ]
+        assert not beaten
+    assert [latency[n] for n in front["front"]] == sorted(latency[n] for n in front["front"])
 
 
 def test_ends_of_the_front_equal_the_top_recommendations(recommender):

@@ -36,10 +36,11 @@ def counted() -> Counts:
 def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> None:
     """Fail if counts differ from the pinned counts, and say what to do."""
     changed = [
-        f"{name} {metric}: {pinned[name].get(metric)} -> {counts[name].get(metric)}"
-        for name in pinned
-        for metric in {**pinned[name], **counts[name]}
-        if pinned[name].get(metric) != counts[name].get(metric)
+        f"{name} {metric}: {before.get(metric)} -> {now.get(metric)}"
+        for name in {**pinned, **counts}
+        for before, now in [(pinned.get(name, {}), counts.get(name, {}))]
+        for metric in {**before, **now}
+        if before.get(metric) != now.get(metric)
     ]
     if changed and version == pinned_version:
         pytest.fail("counts changed, so raise COUNTS_VERSION in kernrec/profile/launch_profile.py: " + changed[0])
@@ -62,5 +63,9 @@ def test_another_count_fails_unless_the_version_is_raised():
     other["tree"]["shared.load_wavefronts"] += 1.0
     with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*shared\.load_wavefronts"):
         check(other, version, version, pinned)
+    unpinned = {name: metrics for name, metrics in pinned.items() if name != "tree"}
+    for counts, kernels in ((pinned, unpinned), (unpinned, pinned)):
+        with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*: tree "):
+            check(counts, version, version, kernels)
     with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
         check(other, version + 1, version, pinned)

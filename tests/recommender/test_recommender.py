@@ -196,10 +196,10 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
 
 
 @pytest.fixture(scope="module")
-def candidates():
+def candidates(recommender):
     problem, gpu = find_op("matmul").problem(m=512, n=512, k=512), find_gpu("a100")
     points = [DEFAULT_POINT, OperatingPoint(200.0)]
-    tables = Recommender([]).context.tables(problem, gpu)
+    tables = recommender.context.tables(problem, gpu)
     return candidate_set(tables, problem, points, Evidence(), whole_space=True)
 
 

@@ -10,11 +10,10 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from kernrec.training.contradictions import TRUST, contradicting, named_rows
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
-from tests.helpers.recording import make_measured_database
+from tests.helpers.recording import make_measured_database, store_rows
 
 HIGHEST_HZ = PowerModel.for_gpu(find_gpu("rtx4090")).maximum_hz
 
@@ -27,19 +26,13 @@ def rows(tmp_path_factory):
         return [measurement.columns() for measurement in database.measurements()]
 
 
-def stored(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
-    return path
-
-
 def changed(rows: list[dict[str, Any]], **columns: object) -> list[dict[str, Any]]:
     """Return the rows with some columns of the first row changed."""
     return [rows[0] | columns, *rows[1:]]
 
 
 def loaded(path: Path, rows: list[dict[str, Any]]) -> Measurements:
-    return load_measurements(MeasurementRequest((stored(path, rows),)))
+    return load_measurements(MeasurementRequest((store_rows(path, rows),)))
 
 
 def counts(measurements: Measurements) -> list[float]:
@@ -82,7 +75,7 @@ def test_energy_that_contradicts_time_and_power_is_detected():
 def test_verify_and_merge_name_contradictory_rows(tmp_path, rows, capsys):
     watts = rows[0]["energy_j"] / rows[0]["latency_s"]
     wrong = [rows[0] | {"sm_clock_mean_hz": 1.1 * HIGHEST_HZ}, rows[1] | {"idle_w": 2.0 * watts}, *rows[2:]]
-    path = stored(tmp_path / "wrong.duckdb", wrong)
+    path = store_rows(tmp_path / "wrong.duckdb", wrong)
     with Database.open(path) as database:
         lines = list(named_rows(database))
     assert [line.partition(" (")[0] for line in lines] == ["1 measurement", "1 measurement"]

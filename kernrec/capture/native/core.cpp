@@ -260,6 +260,12 @@ std::string shared_allocations(const Function& function, const std::string& pack
     return found;
 }
 
+uint64_t pool_end() {
+    std::lock_guard<std::recursive_mutex> guard(lock());
+    const auto last = allocations().rbegin();
+    return last != allocations().rend() && last->second.slot == kSlots ? last->first + last->second.size : kPool;
+}
+
 bool is_device(const void* pointer) {
     const uint64_t slot = reinterpret_cast<uint64_t>(pointer) >> kShift;
     return slot >= 1 && slot <= kSlots;

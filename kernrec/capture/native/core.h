@@ -193,6 +193,8 @@ std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
 // Return the base and size of each allocation in the shared range to which an argument points.
 std::string shared_allocations(const Function& function, const std::string& packed);
+// Return the end of the last allocation in the shared range, or the start of the range if it has none.
+uint64_t pool_end();
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
 int fill(void* to, uint32_t value, int width, size_t count);

@@ -97,21 +97,9 @@ class Prediction:
         """Return the resource that takes longest in the longest launch of the config at `position`."""
         return RESOURCES[int(self.in_engine.longest.item(1, self.column + position))]
 
-    @property
-    def launches(self) -> list[tuple[Array, LaunchTime]]:
-        """(positions, times) of the configs that perform each launch, in the order of the launches. Positions count
-        from the kernel's first config. Launches that no config performs are omitted."""
-        return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
-
-    def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return (times, index) for each launch that the config at `position` performs. `times` contains the times of
-        all configs that perform the launch, and `index` is the index of this config in `times`."""
-        place, performed = self.start + position, []
-        for positions, times in self.launches:
-            column = int(positions.searchsorted(place))
-            if column < len(positions) and positions[column] == place:
-                performed.append((times, column))
-        return performed
+    def performed(self, position: int) -> list[LaunchTime]:
+        """Return the times of the launches that the config at `position` performs, one `LaunchTime` per launch."""
+        return [LaunchTime(*times) for times in self.in_engine.launches(self.number, self.start + position)]
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:

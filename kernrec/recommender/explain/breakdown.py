@@ -146,8 +146,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         kernel.prediction,
     )
     performed = table.performed(on_problem, row)
-    places = prediction.performed(position)
-    dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
+    launch_times = prediction.performed(position)
+    dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
     # The predicted time of each resource is for the boost clock. Scale the times of core resources to the actual clock,
@@ -159,10 +159,10 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
             kernel,
             index,
             row,
-            _at_clock(times.parts(place), slower, measured),
-            slower * float(times.in_turn_s[place]),
+            _at_clock(times.parts(0), slower, measured),
+            slower * float(times.in_turn_s[0]),
         )
-        for index, (times, place) in zip(performed, places, strict=True)
+        for index, times in zip(performed, launch_times, strict=True)
     )
     total: dict[str, float] = {}
     for index in performed:
