@@ -153,8 +153,7 @@ int launch_packed(Function& function, const Launch& launch, const void* packed, 
         const Reply reply =
             ask({"launch", join(function.module->id), function.name, join(grid.x, grid.y, grid.z),
                  join(block.x, block.y, block.z), join(launch.shared), join(cluster.x, cluster.y, cluster.z),
-                 join(int(launch.cooperative)), arguments, shared_allocations(function, arguments),
-                 join(pool_end())});
+                 join(int(launch.cooperative)), arguments, shared_allocations(function, arguments), join(pool_end())});
         return reply.error;
     });
 }
