@@ -214,6 +214,4 @@ def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tm
     after, scope = predicted(context, MEASURED)
     assert names(scope) == ["matmul_triton"]
     np.testing.assert_array_equal(after, before)
-    assert warnings_of(context) == [
-        "model matmul corrects another model of matmul_triton than the present one; not used"
-    ]
+    assert warnings_of(context) == ["model matmul was trained to correct another model of matmul_triton; not used"]
