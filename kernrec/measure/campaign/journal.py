@@ -72,8 +72,8 @@ class Journal:
                 check_kind(file.stat().st_mode, file)
             if (descriptor := lock_path(lock, _WAIT_S)) is None:
                 raise JournalInUseError(
-                    f"{self.path.name.removesuffix(_SUFFIX)} is being written by {lock.read_text(errors='replace')}: wait"
-                    " for it to end, or measure into another --db and merge that later with `kernrec db merge`"
+                    f"{self.path.name.removesuffix(_SUFFIX)} is being written by {lock.read_text(errors='replace')}:"
+                    " wait for it to end, or measure into another --db and merge that later with `kernrec db merge`"
                 )
             self._locked = descriptor
             try:

@@ -130,7 +130,7 @@ def names(scope: ModelScope | None) -> list[str]:
 
 
 def warnings_of(context: Context) -> list[str]:
-    return [line for line in context.models.warnings() if "less accurate" in line or "corrects another" in line]
+    return [line for line in context.models.warnings() if "less accurate" in line or "trained to correct" in line]
 
 
 def trained_on(folder: Path, *cards: str) -> Path:
