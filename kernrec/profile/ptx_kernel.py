@@ -129,9 +129,7 @@ def file_launch(
     if len(passed) != len(parameters):
         expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
-        raise UsageError(
-            f"kernel {name!r} {takes}; for example, with your own sizes and values: {expected}"
-        )
+        raise UsageError(f"kernel {name!r} {takes}; for example, with your own sizes and values: {expected}")
     if arguments.drawn:
         _cover_indexes(inlined(module, name), dict(zip((p.name for p in parameters), passed, strict=True)), arguments)
     launch = KernelLaunch(
