@@ -263,7 +263,7 @@ class _Drafter:
             if (macro := self.macros.get(name)) and not macro.guarded:
                 raise UsageError(
                     f"--tune {name}: {self.source.name} always defines it as {macro.value}; put the #define between"
-                    f" #ifndef {name} and #endif, and it can be tuned"
+                    f" #ifndef {name} and #endif to make it tunable"
                 )
             self.tunables[identifier(name)] = DraftTunable(numbers, define=name)
         if self.suggest:
@@ -418,8 +418,8 @@ class _Drafter:
         """
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
-                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
-                " block; give one block, or the macro by --tune and --block"
+                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"
+                " size; give one block size, or name the macro with --tune and --block"
             )
         axes = max(map(len, blocks))
         padded = [(*some, 1, 1)[:axes] for some in blocks]

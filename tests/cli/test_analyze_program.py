@@ -98,4 +98,4 @@ def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, cap
 
 def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
-    assert "--grid is for one: name one as in program.cu:scale" in capsys.readouterr().err
+    assert "--grid applies to one kernel: name it as in program.cu:scale" in capsys.readouterr().err
