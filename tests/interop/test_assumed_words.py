@@ -36,7 +36,8 @@ def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kerne
 
 def test_words_are_added_to_the_users_options():
     words = with_words(LaunchWords(arguments=["n=4"]), ('--grid "ceil(n/block_x)"', "x=f32[4]", "--tune T=1,2"))
-    assert (words.grid, words.assumed, words.tunables) == ("ceil(n/block_x)", ["n=4", "x=f32[4]"], ["T=1,2"])
+    assert (words.grid, words.tunables) == ("ceil(n/block_x)", ["T=1,2"])
+    assert (words.arguments, words.assumed) == (["n=4"], ["x=f32[4]"])
 
 
 def test_only_a_draft_that_may_assume_is_completed(tmp_path):
