@@ -148,8 +148,10 @@ def _analyze(
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and drafted and not isinstance(error, CompileError):
-            from kernrec.cli.analyze_program import refused_assumption
+            from kernrec.cli.analyze_program import enlarge, refused_assumption
 
+            if enlarge(wanted, str(error)):
+                return _analyze(wanted, silent, notes, processors)
             if question := refused_assumption(wanted, str(error)):
                 raise UsageError(question) from None
         if measuring is None and left_out and drafted and not isinstance(error, CompileError):
