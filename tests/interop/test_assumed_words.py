@@ -57,13 +57,13 @@ def test_structure_with_pointers_is_passed_with_its_buffers(tmp_path):
         PackedArguments.bound(bind_launches(kernel, {}, problem, 80)[0])
 
 
-def test_words_are_added_to_the_users_options():
+def test_assumed_values_are_added_to_the_users_options():
     words = with_words(LaunchWords(arguments=["n=4"]), ('--grid "ceil(n/block_x)"', "x=f32[4]", "--tune T=1,2"))
     assert (words.grid, words.tunables) == ("ceil(n/block_x)", ["T=1,2"])
     assert (words.arguments, words.assumed) == (["n=4"], ["x=f32[4]"])
 
 
-def test_only_a_draft_that_may_assume_is_completed(tmp_path):
+def test_draft_is_completed_only_if_assumptions_are_allowed(tmp_path):
     (path := tmp_path / "scale.cu").write_text(SCALE)
     assert draft_spec(path, LaunchWords()).missing
     draft = draft_spec(path, LaunchWords(), assume=True)
@@ -93,7 +93,7 @@ def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
         draft_spec(path, LaunchWords(), assume=True)
 
 
-def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
+def test_start_position_assumed_to_be_zero_does_not_empty_the_buffers(tmp_path):
     (path := tmp_path / "fill.cu").write_text(
         "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
     )
