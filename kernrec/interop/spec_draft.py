@@ -307,6 +307,8 @@ class _Drafter:
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
+            if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(result)):
+                raise UsageError(f"{result}: kernrec does not emulate kernels that call the CUDA runtime")
             if "texture is not a template" in result.log:
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"

@@ -125,7 +125,6 @@ int main() { run<double>(nullptr); }"""
     assert "n=4096" in launch.arguments
 
 
-
 def test_kernels_in_other_files_are_named(tmp_path):
     for name, text in (
         ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),
