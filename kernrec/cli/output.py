@@ -30,8 +30,8 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender import Estimate, Recommendation
-    from kernrec.recommender.json_form import MeasuredOn
     from kernrec.recommender.result import Foreign
+    from kernrec.store import MeasuredAnswer
 
 ALWAYS, USUALLY, SELDOM = 3, 2, 1
 """Importance of a column in a table. `ALWAYS` columns are never dropped."""
@@ -386,17 +386,16 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
     of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names this GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
-    signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
+    signers = ", ".join(str(signer["name"]) for signer in recommendation.signed_by)
     shared = f", {measurement.database} ({signers})" if signers else ""
-    day = measurement.measured_at[:10]
+    day = f"{measurement.measured_at:%Y-%m-%d}"
     when = f" {day}" if day > _UNKNOWN_DAY else ""
-    people = f", {_people_text(measurement)}" if measurement.spread_s else ""
+    people = f", {_people_text(measurement, *spread_s)}" if (spread_s := recommendation.contributors_latency_s) else ""
     return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}{people}"
 
 
-def _people_text(measurement: "MeasuredOn") -> str:
-    assert measurement.spread_s is not None
-    low, high = (human(value, "s") for value in measurement.spread_s)
+def _people_text(measurement: "MeasuredAnswer", low_s: float, high_s: float) -> str:
+    low, high = human(low_s, "s"), human(high_s, "s")
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
     rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
     return f"{measurement.contributors} people {low} to {high}{rescaled}"
