@@ -13,7 +13,6 @@ from kernrec.cli.output import (
     Column,
     NotePrinter,
     estimates,
-    interval_text,
     measurement_text,
     print_columns,
     print_line,
@@ -21,6 +20,7 @@ from kernrec.cli.output import (
     source_text,
 )
 from kernrec.cli.quantity import percent
+from kernrec.recommender.tabular import interval_text
 from kernrec.util.human import human, short_config
 
 if TYPE_CHECKING:
