@@ -323,7 +323,8 @@ class Session:
         options = EmulationOptions(blocks, count=False, budget=self._budget)
         if together:
             if lanes > _TOGETHER:
-                raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {lanes} threads cannot wait together")
+                text = f"{launch.entry}: a cooperative launch of {lanes} threads is too large; at most {_TOGETHER} are"
+                raise LaunchError(CUDA_ERROR["cooperative"], f"{text} emulated")
             options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
         constants = [array.tobytes() for array in launch.constants.values()]
         shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)

@@ -67,7 +67,7 @@ def connect(address: str) -> Any:
         )
     if errors:
         reason = " ".join(str(errors[0]).split())[:200]
-        raise UsageError(f"--cluster {address}: no Ray cluster that can be joined: {reason}")
+        raise UsageError(f"--cluster {address}: the Ray cluster cannot be joined: {reason}")
     return ray
 
 
@@ -134,10 +134,12 @@ class RayCluster:
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
             except ValueError:  # No campaign is running, so the error has another cause.
-                raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
+                raise KernrecError(
+                    f"the cluster cannot start a process: {' '.join(str(error).split())[:200]}"
+                ) from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
-            raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
+            raise KernrecError(f"the cluster cannot start a process: {' '.join(str(error).split())[:200]}") from None
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]

@@ -81,7 +81,7 @@ def test_another_machine_repeats_the_visit_of_a_dead_machine(tmp_path, dies_at):
     for size in (256, 512, 1024):
         make_recording(tmp_path / "recorded.duckdb", 4, energy=False, size=size)
     refined = only(collect_on(GpuCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
-    assert refined.ended == "every contender is measured"
+    assert refined.ended == "every config that may be the best is measured"
     assert set(times(rows_of(tmp_path)).values()) == {1}
     assert len(times(rows_of(tmp_path))) == refined.measured == 12
 

@@ -240,7 +240,7 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
     if errors is None:
         return NumericCheck()
     if errors.unwritten:
-        text = f"{errors.unwritten} elements of the output were not written, or are not numbers"
+        text = f"{errors.unwritten} elements of the output were not written, or are NaN"
         report = DeviceReport(check=NumericCheck(checked_against=errors.reference))
         raise MeasurementFailure(Outcome.INCORRECT, text, report=report)
     check = NumericCheck(errors.largest, errors.tolerance or None, errors.reference)
