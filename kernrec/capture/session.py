@@ -30,8 +30,8 @@ from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
 from kernrec.ptx.state.results import BudgetError
 
-_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # The index is a value of cudaTextureAddressMode.
-_KINDS = "iuf"  # The index is a value of cudaChannelFormatKind.
+_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # Indexed by cudaTextureAddressMode.
+_KINDS = "iuf"  # Element kinds, indexed by cudaChannelFormatKind.
 _LAYERED, _CUBEMAP = 1, 4  # Flags of CUDA arrays.
 _NONE = Image("no image", (1,), "u8")
 

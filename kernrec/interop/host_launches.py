@@ -249,7 +249,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit arguments.
                 return inputs[names.index(variable)]
         return None
 

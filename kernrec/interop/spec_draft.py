@@ -91,7 +91,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # A number assumed to be zero sizes no buffer.
+        if complete.missing and (further := drafter.assumed_words()):  # An assumed 0 may leave a size unknown.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete

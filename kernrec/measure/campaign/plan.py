@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # seconds
+_UNPREDICTED = 1e9  # Seconds, longer than any real launch.
 
 
 @dataclass(frozen=True)
