@@ -213,14 +213,14 @@ class Campaign:
     def _start_problem(self, planned: PlannedProblem) -> _ProblemRun:
         key = planned.problem.key
         configs = len(planned.tasks) if planned.most is None else min(planned.most, len(planned.tasks))
-        known = (planned.name, key) in self._results
+        visited = (planned.name, key) in self._results
         result = self._results.setdefault((planned.name, key), ProblemResult(planned.name, key))
         result.configs += configs
         history = ProblemHistory()
         for measurement in self._hooks.earlier(planned.problem):
             if self.session.is_present(measurement):
                 history.add(measurement)
-                if not known:
+                if not visited:
                     result.add_earlier(measurement)
         # Seed the choices with the problem, so that a resumed campaign makes those of the interrupted campaign.
         draw = np.random.default_rng([self._seed, zlib.crc32(key.encode())])
