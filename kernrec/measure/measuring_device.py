@@ -1,8 +1,10 @@
 """Describe the device of a campaign (a GPU of this machine or a replayed recording), and measure a user's kernel."""
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
-from kernrec.measure.campaign.results import EFFORTS
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings, MeasuringEffort
 from kernrec.measure.device.gpu_limits import restore_abandoned
 from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -21,6 +23,7 @@ from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.op import Problem
 from kernrec.recommender import Answer, Query, Recommender
 from kernrec.store.measurement import InputInfo, Measurement
+from kernrec.version import __version__
 
 STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
 """Description of the input values with which the library's kernels are measured on a GPU."""
@@ -45,10 +48,18 @@ class MeasuringDevice:
         """Return whether the device replays a recording."""
         return self.uuid_hash is None
 
-    @property
-    def protocol_version(self) -> int:
-        """Return the version of the measuring protocol, as stored in rows."""
-        return REPLAY_VERSION if self.replayed else VERSION
+    def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
+        """Return the settings of a campaign on this device, including the origin that is stored in its rows."""
+        return CampaignSettings(
+            session=session,
+            effort=effort,
+            budget=budget,
+            seed=seed,
+            measured_by=f"kernrec {__version__}",
+            protocol_version=REPLAY_VERSION if self.replayed else VERSION,
+            replayed=self.replayed,
+            inputs=self.inputs,
+        )
 
     def compile_queue(self) -> CompileQueue | None:
         """Return a queue that compiles configs. Return None for a replay, which needs no code."""
@@ -98,6 +109,11 @@ def inputs_of(kernel: Kernel) -> InputInfo:
     if kernel.inouts:
         samples = f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
     return replace(STANDARD_INPUTS, input_distribution=samples)
+
+
+def new_session() -> str:
+    """Return a unique name for a campaign. Sorting names sorts campaigns by start time."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
 
 
 _SHOWN = ("config", "latency_s", "energy_j", "device")

@@ -13,18 +13,14 @@ from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import MeasuringEffort, Progress
-from kernrec.measure.measuring_device import MeasuringDevice
-from kernrec.measure.request import CollectRequest
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
 from kernrec.measure.worker.worker import WorkerSession
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.measurement import InputInfo
 from tests.helpers.fault_injection import FAULTS, OPENING
 
 PROBLEM = find_op("elementwise").problem(n=64)
-DEVICE = MeasuringDevice(OPENING, "h200-sxm", 90, "faulty", InputInfo())
 KERNEL = ("faulty", "0123456789abcdef")
 
 
@@ -43,9 +39,9 @@ def campaign(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
     """Return a campaign that screens the plan's configs and skips measurements that are already in the database."""
-    request = CollectRequest(None, database, effort=MeasuringEffort(None, 0))
+    settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
     hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm"), stopping, report)
-    return Campaign(WorkerClient(OPENING), [plan], journal, DEVICE, request, hooks)
+    return Campaign(WorkerClient(OPENING), [plan], journal, settings, hooks)
 
 
 def collect(

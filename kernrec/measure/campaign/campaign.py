@@ -9,13 +9,11 @@ as failed, and the process is restarted (device_session.py). A measurement is in
 
 import math
 import time
-import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from kernrec.measure.campaign.device_session import BlockControl, DeviceSession
 from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import (
+    CampaignSettings,
     ProblemHistory,
     ProblemResult,
     Progress,
@@ -43,11 +42,6 @@ from kernrec.store.measurement import (
     ProtocolInfo,
     Tier,
 )
-from kernrec.version import __version__
-
-if TYPE_CHECKING:
-    from kernrec.measure.measuring_device import MeasuringDevice
-    from kernrec.measure.request import CollectRequest
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening ends, and at which coarse energy measurements end."""
@@ -89,32 +83,18 @@ class Campaign:
         client: WorkerClient,
         problems: Iterable[PlannedProblem],
         journal: Records,
-        device: "MeasuringDevice",
-        request: "CollectRequest",
+        settings: CampaignSettings,
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Create a campaign.
-
-        Args:
-            client: Client of the process that owns the device.
-            problems: Problems to measure, possibly a lazy iterator.
-            journal: Destination of the measurements.
-            device: Device to measure on.
-            request: Request with the effort, the budget and the seed.
-            hooks: Functions of the caller; None for none.
-            compile_queue: Queue that compiles configs in advance; None if nothing must be compiled.
-        """
+        """Create a campaign. `problems` may be a lazy iterator; `compile_queue` is None if nothing must be compiled."""
         self._problems = problems
         self._journal = journal
-        self._device, self._effort = device, request.campaign_effort
-        self._budget, self._seed = request.budget, request.seed
-        # Sorting the names of campaigns sorts them by start time.
-        self._name = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+        self._settings = settings
         self._hooks = hooks or CampaignHooks()
         self._compile_queue = compile_queue
         self.session = DeviceSession(client)
-        self._blocks = BlockControl(self.session, journal, self._name, self._note)
+        self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
         # tasks of the next problem, which are compiled if no other task is left to compile
         self._upcoming: list[Task] = []
@@ -173,15 +153,15 @@ class Campaign:
     def begin(self) -> None:
         """Open the device and begin the first block. Raises the errors of `run`."""
         notes = self.session.open()
-        if self._budget.seconds is not None:
-            self._end_s = self.session.clock() + self._budget.seconds
+        if self._settings.budget.seconds is not None:
+            self._end_s = self.session.clock() + self._settings.budget.seconds
         for note in notes:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
         """Measure a problem. It shares the rest of the budget with the `problems_left` - 1 problems after it."""
-        session, blocks = self.session, self._blocks
+        session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)
         if planned.baseline is not None:
@@ -190,7 +170,7 @@ class Campaign:
             )
         configs_left, start_s = self._configs_left(), session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left
-        with_energy, finals = session.traits.measures_energy, self._effort.finals if planned.finals else 0
+        with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
@@ -223,7 +203,7 @@ class Campaign:
                 if not visited:
                     result.add_earlier(measurement)
         # Seed the choices with the problem, so that a resumed campaign makes those of the interrupted campaign.
-        draw = np.random.default_rng([self._seed, zlib.crc32(key.encode())])
+        draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
@@ -325,12 +305,12 @@ class Campaign:
                 task.config,
                 ProblemRecord.of(task.problem),
             ),
-            protocol=ProtocolInfo(self._device.protocol_version, item.tier, item.probability),
+            protocol=ProtocolInfo(self._settings.protocol_version, item.tier, item.probability),
             origin=replace(before, measured_at=self._now()),
             outcome=outcome,
             error=error,
             code=code,
-            inputs=self._device.inputs,
+            inputs=self._settings.inputs,
             device=device,
             report=report,
         )
@@ -346,17 +326,17 @@ class Campaign:
         return began + timedelta(seconds=time.monotonic() - began_s)
 
     def _origin(self) -> MeasurementOrigin:
-        block, drift = self._blocks.present, self._blocks.drift
+        block, drift, settings = self._blocks.present, self._blocks.drift, self._settings
         return MeasurementOrigin(
-            session=self._name,
+            session=settings.session,
             measured_at=self._now(),
-            measured_by=f"kernrec {__version__}",
+            measured_by=settings.measured_by,
             block=block.number,
             position=len(block.items),
             reference_age_s=max(0.0, self.session.clock() - block.since_s),
             reference_latency=drift.latency,
             reference_energy=drift.energy,
-            replayed=self._device.replayed or None,
+            replayed=settings.replayed or None,
         )
 
     @property
@@ -369,7 +349,7 @@ class Campaign:
         return None if best is None else best.latency_s
 
     def _configs_left(self) -> int | None:
-        most = self._budget.configs
+        most = self._settings.budget.configs
         return None if most is None else max(0, most - self._screened)
 
     def _note(self, text: str) -> None:

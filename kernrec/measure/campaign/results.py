@@ -7,7 +7,7 @@ from kernrec.errors import UsageError
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.store import canonical_json
-from kernrec.store.measurement import Measurement, Outcome, Tier
+from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,22 @@ class CampaignBudget:
                 f"a budget of {self.seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
                 " give more, or a number such as 20configs"
             )
+
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """Effort and budget of a campaign, and the origin that is stored with each of its measurements."""
+
+    session: str
+    """Name of the campaign in its rows."""
+    effort: MeasuringEffort = EFFORTS["normal"]
+    budget: CampaignBudget = field(default_factory=CampaignBudget)
+    seed: int = 0
+    measured_by: str | None = None
+    protocol_version: int = measure_config.VERSION
+    replayed: bool = False
+    """Whether the device replays a recording."""
+    inputs: InputInfo = field(default_factory=InputInfo)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from kernrec.measure.campaign import device_session
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.results import MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.fault_injection import OPENING
-from tests.helpers.rig import DEVICE, PROBLEM, campaign, collect, outcomes, stored, target, unclosed
+from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 here = pytest.mark.usefixtures("measured_here")
 
@@ -139,8 +138,8 @@ def test_block_ends_with_an_abandoned_problem(tmp_path):
     tasks = tuple(replace(task, problem=other) for task in plan.tasks)
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
-        request = CollectRequest(None, tmp_path / "k.duckdb", effort=MeasuringEffort(None, 0))
-        run = Campaign(client, targets, journal, DEVICE, request, CampaignHooks(report=report))
+        settings = CampaignSettings("s", MeasuringEffort(None, 0))
+        run = Campaign(client, targets, journal, settings, CampaignHooks(report=report))
         run.run()
         ingest(journal, tmp_path / "k.duckdb")
     with Database.open(tmp_path / "k.duckdb") as database:
