@@ -20,7 +20,6 @@ from kernrec.cli.output import (
     source_text,
 )
 from kernrec.cli.quantity import percent
-from kernrec.recommender.tabular import interval_text
 from kernrec.util.human import human, short_config
 
 if TYPE_CHECKING:
@@ -243,6 +242,8 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
     """Return lines that compare the first (fastest) baseline with the others and with the best kernel."""
     if not baselines:
         return []
+    from kernrec.recommender.tabular import interval_text
+
     first, *others = baselines
     text = f"{first.dated_name}: {interval_text(first.latency_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
