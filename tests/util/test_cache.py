@@ -1,11 +1,15 @@
-"""Test that the user's cache never returns outdated entries and never causes errors."""
+"""Test caches and optional libraries."""
+
+import sys
 
 import numpy as np
 import pytest
 
+from kernrec.errors import KernrecError
 from kernrec.kernel import load_kernel
 from kernrec.store import read_profiles, shipped_profiles
 from kernrec.util.cache import cached
+from kernrec.util.optional import import_optional, require_optional
 from tests.helpers.paths import ROOT
 
 
@@ -65,3 +69,23 @@ def test_cached_profiles_equal_the_shipped_file(cache):
                 assert type(other) is type(value), name
                 np.testing.assert_array_equal(other, value)
     assert shipped_profiles(kernel.name, "0" * 16, 89) == {}
+
+
+def test_installed_library_is_returned():
+    assert import_optional("json.decoder", "reading", "train") is sys.modules["json.decoder"]
+
+
+def test_missing_library_error_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(KernrecError) as error:
+        import_optional("xgboost", "training a model", "train")
+    assert str(error.value) == "training a model needs xgboost: install it with `pip install '.[train]'`"
+    with pytest.raises(KernrecError) as required:
+        require_optional(("json", "xgboost"), "training a model", "train")
+    assert str(required.value) == str(error.value)
+
+
+def test_required_library_is_not_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    require_optional(("this",), "reading", "train")
+    assert "this" not in sys.modules

@@ -1,10 +1,12 @@
-"""Test power and tick lengths computed from traces of an energy counter with known values."""
+"""Test energy from counters, statistics of samples, and drift of references."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.measure.campaign.device_session import DriftMonitor, describe_changes
+from kernrec.measure.device.interface import GpuSettings
 from kernrec.measure.protocol.energy_counter import (
     WRAP_J,
     find_ticks,
@@ -13,6 +15,7 @@ from kernrec.measure.protocol.energy_counter import (
     power_from_ticks,
     unwrapped,
 )
+from kernrec.measure.protocol.measure_config import converged, interval_rank, summarize_latency
 
 
 def trace(
@@ -77,3 +80,59 @@ def test_integrated_power_is_the_mean_sensor_reading(first, second):
 )
 def test_counter_is_accepted_within_five_percent_of_the_sensor(ratio, believed):
     assert is_trusted(ratio) is believed
+
+
+SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
+
+
+@given(SAMPLES)
+def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples):
+    s = summarize_latency(samples)
+    assert s.latency_q10_s <= s.latency_s <= s.latency_q90_s
+    if s.latency_low_s is not None and s.latency_high_s is not None:
+        assert min(samples) <= s.latency_low_s <= s.latency_s <= s.latency_high_s <= max(samples)
+
+
+def test_interval_needs_at_least_five_samples():
+    # All of five samples lie on one side of the median with probability 2 / 32, below 10 %; all of four with 2 / 16.
+    assert interval_rank(4) is None
+    assert interval_rank(5) == 0
+    assert interval_rank(10) == 1
+
+
+@pytest.mark.parametrize("n", [6, 10, 25, 80, 1500])
+def test_interval_covers_the_median_as_often_as_stated(n):
+    draw = np.random.default_rng(n)
+    rank = interval_rank(n)
+    assert rank is not None
+    below = draw.binomial(n, 0.5, 20_000)  # number of samples below the true median
+    covered = np.mean((below > rank) & (below < n - rank))
+    assert covered > 0.89
+
+
+def test_sampling_ends_at_one_percent_of_the_median():
+    steady = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.001, 0.999, 1.0]
+    assert converged(steady, 0.01, least=10)
+    assert not converged(steady[:9], 0.01, least=10)
+    assert not converged([], 0.01, least=0)
+    assert not converged([1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.2, 0.8, 1.1, 0.9], 0.01, least=10)
+
+
+def _errors(*latencies: float) -> list[str | None]:
+    drift = DriftMonitor()
+    return [drift.update({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
+
+
+def test_reference_two_percent_slower_is_drift_and_half_a_percent_is_not():
+    assert _errors(1.0, 1.005, 0.995) == [None, None, None]
+    assert _errors(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
+
+
+def test_later_references_are_compared_with_the_drifted_value():
+    assert [bool(text) for text in _errors(1.0, 1.02, 1.021, 1.0)] == [False, True, False, True]
+
+
+def test_different_settings_are_named_with_both_values():
+    before, after = GpuSettings(power_limit_w=700.0, ecc=True), GpuSettings(power_limit_w=500.0, ecc=True)
+    assert describe_changes(before, after) == "power_limit_w 700 -> 500"
+    assert describe_changes(GpuSettings(), before) == "power_limit_w default -> 700, ecc default -> True"
