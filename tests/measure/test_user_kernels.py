@@ -17,48 +17,21 @@ from typing import Any
 import pytest
 
 from kernrec.cli import app
-from kernrec.compile import NoCompilerError, compile_source
+from kernrec.compile import NoCompilerError
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.interop.t1 import load_spec
-from kernrec.kernel import Kernel, Space
+from kernrec.kernel import Kernel
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.device.nvml import LocalGpu, NoGPUError, local_gpus
-from kernrec.op import Problem, parse_shape
-from kernrec.profile.kernel_code import compile_job_for
+from kernrec.op import parse_shape
 from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.store import Database
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
+from tests.helpers.machine import GPU as H200
+from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_text import elementwise
-
-EMULATED = ROOT / "tests" / "measure" / "emulated"
-H200 = find_gpu("h200-sxm")
-
-
-def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
-    """Write a JSON file that maps each compile request of the measuring process to its PTX."""
-    space = Space(kernel, H200.sm, H200.limits, problem.dtype, problem.layout)
-    code = {}
-    for row in space.at(problem).rows.tolist():
-        job = compile_job_for(kernel, space.config(row), problem, H200.sm)
-        key = json.dumps([job.name, dict(sorted(job.defines.items()))])
-        if key not in code:
-            code[key] = compile_source(job.source, job.sm, job.defines, job.name).ptx
-    path.write_text(json.dumps(code))
-
-
-def install(patch: pytest.MonkeyPatch, code: Path) -> None:
-    """Make this process find an H200 whose kernels run in the emulator."""
-    path = os.pathsep.join([str(EMULATED), str(EMULATED.parents[2])])
-    script = code.with_name("python")
-    script.write_text(
-        f"#!/bin/sh\nPYTHONPATH='{path}' EMULATED_PTX='{code}' exec '{sys.executable}' '{EMULATED / 'worker.py'}'\n"
-    )
-    script.chmod(0o755)
-    patch.setattr("kernrec.measure.worker.worker_client.module_command", lambda *_: [str(script)])
-    patch.setattr("kernrec.measure.device.nvml.local_gpus", lambda: [LocalGpu(0, "GPU-emulated", "NVIDIA H200", 0)])
-
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
@@ -257,7 +230,7 @@ def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench)
 def test_killed_analysis_loses_nothing_and_resumes(bench):
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles
-    start = [sys.executable, "-m", "tests.measure.test_user_kernels", *bench.command]
+    start = [sys.executable, "-m", "tests.helpers.machine", *bench.command]
     environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while process.poll() is None and waiting_measurements(bench.database).measurements < 2:
