@@ -1,0 +1,88 @@
+"""Test the values that `kernrec analyze` assumes for launches that a CUDA file does not describe completely."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop import spec_draft
+from kernrec.interop.assumed_words import assumed_words, with_words
+from kernrec.interop.spec_draft import draft_spec
+from kernrec.interop.spec_text import LaunchWords
+
+SCALE = "__global__ void scale(float *x, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) x[i] *= 2; }"
+ROWS = "__global__ void rows(float *x, int n) { x[blockIdx.x * n + threadIdx.x] = 1; }"
+BOX = """struct Box { float low[3]; int count; };
+struct List { float *values; };
+struct Large { float a[3000000000]; };
+"""
+
+
+@pytest.mark.parametrize(("missing", "source", "kernel", "words"), [
+    (["n=NUMBER"], SCALE, "scale", ("n=1048576",)),
+    (["n=NUMBER"], ROWS, "rows", ("n=1024", "x=[n*n]")),
+    (["m=NUMBER", "n=NUMBER"], SCALE, "scale", ("m=1024", "n=1024")),
+    (["n=NUMBER", "offset=NUMBER", "steps=NUMBER"], SCALE, "scale", ("n=1048576", "offset=0", "steps=1")),
+    (["x=f32[ELEMENTS]", "--shared BYTES"], SCALE, "scale", ("x=f32[1048576]", "--shared 16384")),
+    (['--grid, such as --grid "ceil(n/block_x)"'], SCALE, "scale", ('--grid "ceil(n/block_x)"',)),
+    (["--block, which the code never reads"], SCALE, "scale", ("--block 256",)),
+    (["box=struct(FIELDS), for 16 bytes of Box"], BOX, "f", ("box=struct(f32:1,f32:1,f32:1,i32:1)",)),
+    (["list=struct(FIELDS), for 8 bytes of List"], BOX, "f", None),
+    (["large=struct(FIELDS), for 12000000000 bytes of Large"], BOX, "f", None),
+    (["x=TYPE[ELEMENTS]"], BOX, "f", ("x=zeros:f32[4194304]",)),
+    (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
+])  # fmt: skip
+def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
+    assert assumed_words(missing, source, kernel, (1, 1), 256, {"x": "Box"}) == words
+
+
+def test_words_are_added_to_the_users_options():
+    words = with_words(LaunchWords(arguments=["n=4"]), ('--grid "ceil(n/block_x)"', "x=f32[4]", "--tune T=1,2"))
+    assert (words.grid, words.tunables) == ("ceil(n/block_x)", ["T=1,2"])
+    assert (words.arguments, words.assumed) == (["n=4"], ["x=f32[4]"])
+
+
+def test_only_a_draft_that_may_assume_is_completed(tmp_path):
+    (path := tmp_path / "scale.cu").write_text(SCALE)
+    assert draft_spec(path, LaunchWords()).missing
+    draft = draft_spec(path, LaunchWords(), assume=True)
+    assert not draft.missing
+    assert draft.note.startswith('assumed --block 256, --grid "ceil(n/64)", n=1048576: no value in the file')
+    assert draft_spec(path, LaunchWords(grid="4", block="64", arguments=["n=256"]), assume=True).note == ""
+
+
+def test_template_without_an_instance_gets_usual_arguments(tmp_path):
+    (path := tmp_path / "fill.cu").write_text(
+        "template <typename T> __global__ void fill(T *x, int n) { x[blockIdx.x * blockDim.x + threadIdx.x] = n; }"
+    )
+    draft = draft_spec(path, LaunchWords(), assume=True)
+    assert (draft.entry, draft.chosen[0]) == ("fill<float>", "--entry 'fill<float>'")
+
+
+def test_assumed_block_respects_launch_bounds():
+    missing = ["--block, which the code never reads"]
+    assert assumed_words(missing, SCALE, "scale", (1, 1), 64, {}) == ("--block 64",)
+    assert assumed_words(missing, SCALE, "scale", (2, 2), 64, {}) == ("--block 8x8",)
+
+
+def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
+    monkeypatch.setattr(spec_draft, "_WHEELS", (("cub/absent", "nvidia-cuda-cccl"),))
+    (path := tmp_path / "fill.cu").write_text("#include <cub/absent.cuh>\n__global__ void fill(float *x) { *x = 1; }")
+    with pytest.raises(UsageError, match=r"cub/absent.cuh.*: pip install nvidia-cuda-cccl$"):
+        draft_spec(path, LaunchWords(), assume=True)
+
+
+def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
+    (path := tmp_path / "fill.cu").write_text(
+        "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
+    )
+    draft = draft_spec(path, LaunchWords(grid="1", block="64"), assume=True)
+    assert draft.chosen == ("n=1048576", "start=0")
+    assert draft.kernel().definition.problem().tensors["x"].elements == 1048576
+
+
+def test_template_argument_that_no_caller_sets_is_named(tmp_path):
+    (path := tmp_path / "fill.cu").write_text("""
+template <int N, int PAD> __global__ void fill(float *x) { x[threadIdx.x] = N + PAD; }
+template <int PAD> void launch(float *x) { fill<8, PAD><<<1, 32>>>(x); }
+""")
+    with pytest.raises(UsageError, match=r"does not state PAD of the template fill; .* 'fill\.cu:fill<8, 2>'"):
+        draft_spec(path, LaunchWords(), assume=True)
