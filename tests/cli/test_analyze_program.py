@@ -35,7 +35,7 @@ def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, ca
     assert rows["lonely"]["recommendations"]
 
 
-def test_buffer_is_not_sized_by_an_offset(tmp_path, capsys):
+def test_offset_parameter_does_not_set_a_buffer_size(tmp_path, capsys):
     (path := tmp_path / "add.cu").write_text(
         "__global__ void add(float *x, int b_off) { x[b_off + blockIdx.x * blockDim.x + threadIdx.x] += 1; }"
     )
@@ -60,7 +60,7 @@ def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, 
     assert "n=1048576, c=zeros:f32[2097152]: no value" in rows["notes"][0]
 
 
-def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, capsys):
+def test_refused_assumed_values_are_requested_from_the_user(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "__global__ void thirds(float *x, int n) { x[-3 * int(blockIdx.x * 64 + threadIdx.x)] = n; }"
     )

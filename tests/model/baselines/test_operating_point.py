@@ -156,7 +156,7 @@ def model(op: str) -> VendorModel:
 
 
 @given(times, times, times, st.floats(1.01, 4.0))
-def test_call_in_a_stream_is_never_longer_or_more_certain(call_s, floor_s, work_s, by):
+def test_time_of_a_queued_call_is_never_longer_or_more_certain_than_the_single_one(call_s, floor_s, work_s, by):
     alone = call(call_s, by)
     stream = in_a_stream(alone, floor_s, work_s)
     assert 0 < stream.low < stream.value <= alone.value
@@ -212,7 +212,7 @@ def test_declared_problem_named_like_an_op_is_not_padded():
     assert padded(problem) == ()
 
 
-def test_version_is_part_of_a_name_and_unknown_ones_are_refused(refuses):
+def test_backend_name_includes_its_version_and_unknown_versions_are_refused(refuses):
     assert known_backends("trtllm@1.3.0rc20,vllm") == ("TensorRT-LLM@1.3.0rc20", "vLLM")
     refuses(lambda: known_backends("trtllm@1.3"))
 

@@ -214,7 +214,7 @@ def test_measured_config_keeps_its_time_and_scales_the_others(kernel, database, 
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
                 assert now.measurement is not None
-                stated = (now.measurement.sessions, now.measurement.measured_at, now.measurement.device)
+                stated = (now.sessions, now.measured_at, now.device)
                 assert stated == (1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
                 assert ratio == pytest.approx(1.5)
             else:
