@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernrec.measure.gpu_coverage import gpus_coverage
 
 from kernrec.measure.campaign.plan import PlannedProblem
-from kernrec.measure.gpu_coverage import gpus_coverage
 from kernrec.measure.gpu_plan import CONFIGS, SLOWEST, Survey
 from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_on
 from kernrec.measure.request import CollectRequest, WantedProblem
