@@ -40,6 +40,8 @@ _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
 """Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
+_MOST_TEMPLATES = 4
+"""Maximum number of template functions that call each other."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
@@ -132,10 +134,11 @@ class _Launch:
 
     def read(self, name: str) -> HostLaunch:
         block = shared = None
+        template = {name: text for name, text in self._template_arguments().items() if is_number(text)}
         with suppress(UnknownError, IndexError):
-            block = tuple(int(number(extent)) for extent in self._axes(self.configuration[1], {}))
+            block = tuple(int(number(extent)) for extent in self._axes(self.configuration[1], template))
         block = block if block and 0 not in block else None
-        names = self.dimensions | self._block_names()
+        names = template | self.dimensions | self._block_names()
         with suppress(UnknownError, IndexError):
             if (text := self._resolved(self.configuration[2], names)) != "0":
                 shared = text.replace(" // ", "/")
@@ -168,18 +171,27 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        They are taken from the first instantiation or call of the function.
+        They are taken from the first instantiation or call of the function, or from the defaults of the parameters. If
+        the call is in a template, its arguments are replaced in the same way.
         """
-        function = _function_of(self.call)
+        return self._arguments_of(_function_of(self.call))
+
+    def _arguments_of(self, function: "Node | None", depth: int = 0) -> dict[str, str]:
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
             return {}
         declared = template.child_by_field_name("parameters")
-        names = [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+        parts = [text_of(each).partition("=") for each in (declared.named_children if declared else ())]
+        names = [last_word(part[0]) for part in parts]
+        defaults = {name: part[2].strip() for name, part in zip(names, parts, strict=True) if part[1]}
         text = text_of(self.program.root)
         stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
         values = [each.strip() for each in stated[1].split(",")] if stated else []
-        return dict(zip(names, values, strict=False))
+        if stated and depth < _MOST_TEMPLATES:
+            caller = self.program.root.descendant_for_byte_range(*(len(text[: stated.start()].encode()),) * 2)
+            passed = self._arguments_of(_function_of(caller), depth + 1)
+            values = [passed.get(each, each) for each in values]
+        return defaults | dict(zip(names, [each for each in values if each], strict=False))
 
     def _block_names(self) -> dict[str, str]:
         """Return the names of the block's extents (`block_x`), keyed by the host variable that holds the extent."""
@@ -240,7 +252,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit arguments.
                 return inputs[names.index(variable)]
         return None
 
