@@ -45,8 +45,8 @@ STREAMING = [
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
 def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
-    turn = STREAMING.index((op, shape)) % 2
-    for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
+    turn = STREAMING.index((op, shape))
+    for gpu in PREDICTED if DEEP else PREDICTED[turn :: len(STREAMING)]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
