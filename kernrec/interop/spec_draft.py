@@ -45,7 +45,8 @@ from kernrec.ptx import parse
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
 """Value of undefined macros in a first compilation, which only determines the kernel's signature."""
-_UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz])" is undefined')
+_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz]")
 _MOST_UNDEFINED = 8
 _ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')
 _WHEELS = (
@@ -283,7 +284,7 @@ class _Drafter:
     def _compiled(self, sm: int) -> CodeFacts:
         """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
         result = self._compile(sm)
-        undefined = dict.fromkeys(_UNDEFINED.findall(result.log)) if isinstance(result, CompileError) else ()
+        undefined = self._undefined(result) if isinstance(result, CompileError) else ()
         own = [name for name in undefined if re.search(rf"\btemplate\s*<[^;{{}}()]*\b{name}\b", self.whole)]
         if unset := [name for name in own if re.search(rf"\b{name}\b", self.instance or "")]:
             example = re.sub(rf"\b(?:{'|'.join(unset)})\b", "2", self.instance or "")
@@ -300,7 +301,7 @@ class _Drafter:
                 self.assumed = [f"compiled by {by_nvcc.compiler}, because NVRTC refuses the device code ({result})"]
                 result = by_nvcc
         for _ in range(_MOST_UNDEFINED):
-            undefined = dict.fromkeys(_UNDEFINED.findall(result.log)) if isinstance(result, CompileError) else ()
+            undefined = self._undefined(result) if isinstance(result, CompileError) else ()
             if not undefined:
                 break
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
@@ -323,6 +324,12 @@ class _Drafter:
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
+
+    def _undefined(self, error: CompileError) -> "dict[str, None]":
+        """Return the undefined names in a compiler's messages that look like macros, in order."""
+        names = dict.fromkeys(_UNDEFINED.findall(error.log))
+        in_directives = set(re.findall(r"\w+", " ".join(re.findall(r"^[ \t]*#(.*)", self.text, re.MULTILINE))))
+        return {name: None for name in names if _MACRO.fullmatch(name) or name in in_directives}
 
     def _compile(self, sm: int) -> Result:
         tuned = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
@@ -359,8 +366,9 @@ class _Drafter:
         return DraftLaunch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
 
     def _grid_example(self) -> str:
-        dims = [name for name in self.arguments.dims if is_size(name)] or ["4096"]
-        tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[: self.facts.grid_axes]]
+        axes = self.facts.grid_axes
+        dims = [name for name in self.arguments.dims if is_size(name)] or (["4096"] if axes == 1 else ["1024"] * axes)
+        tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[:axes]]
         extents = [str(tile) if tile > 1 else f"block_{axis}" for tile, axis in zip(tiles, _AXES, strict=False)]
         return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))
 

@@ -141,6 +141,11 @@ def test_declaration_without_a_body_is_not_a_kernel():
     assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
 
 
+def test_signature_follows_preprocessor_lines():
+    source = "__global__\n#if most > 0\n__launch_bounds__(size * 2, most)\n#endif\nvoid f(float *x) { }"
+    assert [each.name for each in signatures(source)] == ["f"]
+
+
 def test_macro_guard_decides_whether_a_value_can_be_set():
     assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
 
