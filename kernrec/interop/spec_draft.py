@@ -54,6 +54,7 @@ _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
 """Value of undefined macros in a first compilation, which only determines the kernel's signature."""
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_TEXTURE = re.compile(r"^\s*(?:static\s+)?texture\s*<", re.MULTILINE)
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz]")
 _MOST_UNDEFINED = 8
 _ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')
@@ -317,7 +318,7 @@ class _Drafter:
         if isinstance(result, CompileError):
             if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(result)):
                 raise UsageError(f"{result}: kernrec does not emulate kernels that call the CUDA runtime")
-            if "texture is not a template" in result.log:
+            if _TEXTURE.search(self.whole):
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
                 )
