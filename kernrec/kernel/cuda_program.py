@@ -199,7 +199,7 @@ def _without_host_macros(text: str) -> str:
 
 
 def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
-    """Return the declarations of types and macros that neither other declarations nor the instance of the template need.
+    """Return the declarations of types and macros that neither other declarations nor the instance need.
 
     A macro needs the types that it mentions only if something mentions the macro.
     """
