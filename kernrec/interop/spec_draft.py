@@ -91,7 +91,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         CompileError: The compiler rejects the source.
     """
     compiled: dict[tuple[object, ...], Result] = {}
-    given = words.assumed
+    added = words.assumed
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
     named = (*((f"--entry '{instance}'",) if instance else ()), *words.assumed)
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
@@ -99,7 +99,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         drafter = _Drafter(source, words, sm, suggest, compiled)
     except IncludedError as error:
         with suppress(UsageError, CompileError):
-            alike = replace(words, entry=words.entry or error.kernel, assumed=given)
+            alike = replace(words, entry=words.entry or error.kernel, assumed=added)
             draft = draft_spec(error.includer, alike, sm, suggest, assume)
             return replace(draft, assumed=(f"{source.name} is a part of {error.includer.name}", *draft.assumed))
         raise
