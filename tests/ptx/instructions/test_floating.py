@@ -163,32 +163,6 @@ def test_packed_f32_pairs_are_two_multiply_adds(a):
     same(got[1::2], halves[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "truths"),
-    # (1, 2), (2, 2), (3, 2), (nan, 2)
-    [
-        ("lt", "1000"),
-        ("ltu", "1001"),
-        ("eq", "0100"),
-        ("equ", "0101"),
-        ("ne", "1010"),
-        ("neu", "1011"),
-        ("ge", "0110"),
-        ("geu", "0111"),
-        ("gt", "0010"),
-        ("gtu", "0011"),
-        ("le", "1100"),
-        ("leu", "1101"),
-        ("num", "1110"),
-        ("nan", "0001"),
-    ],
-)
-def test_comparisons_handle_nan(name, truths):
-    x, y = f32([1, 2, 3, np.nan] * 8), f32([2] * 32)
-    got = apply(f"setp.{name}.f32 %p1, {{a0}}, {{a1}}; selp.u32 {{d}}, 1, 0, %p1", [x, y], ["f32"] * 2, "u32")
-    assert "".join(str(v) for v in got[:4]) == truths
-
-
 def test_comparison_combines_and_complements():
     x = np.arange(32, dtype=np.int32)
     ask = "setp.lt.s32 %p3, {a0}, 20; setp.ge.and.s32 %p1|%p2, {a0}, 10, %p3; selp.u32 %r20, 1, 0, %p1; "

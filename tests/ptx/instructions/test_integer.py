@@ -79,32 +79,6 @@ def test_high_and_low_products_match_python(kind, data):
     check(f"mad.lo.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, lambda a, b, c: a * b + c, data)
 
 
-@few_examples(6)
-@given(data=columns(2))
-def test_24_bit_multiplication_matches_python(data):
-    check("mul24.lo.u32 {d}, {a0}, {a1}", ["u32"] * 2, "u32", lambda a, b: (a % 2**24) * (b % 2**24), data)
-
-
-@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
-@few_examples(6)
-@given(data=columns(2))
-def test_shifts_clamp_their_amount(kind, data):
-    bits = int(kind[1:])
-    check(f"shr.{kind} {{d}}, {{a0}}, {{a1}}", [kind, "u32"], kind, lambda a, n: a >> min(n, bits), data)
-    check(f"shl.b{bits} {{d}}, {{a0}}, {{a1}}", [f"u{bits}", "u32"], f"u{bits}", lambda a, n: a << min(n, bits), data)
-
-
-@few_examples(8)
-@given(data=columns(3))
-def test_funnel_shifts_match_python(data):
-    kinds = ["u32"] * 3
-    for mode, amount in (("clamp", lambda c: min(c, 32)), ("wrap", lambda c: c & 31)):
-        left = lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32  # noqa: E731
-        right = lambda a, b, c, f=amount: (b << 32 | a) >> f(c)  # noqa: E731
-        check(f"shf.l.{mode}.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}", kinds, "u32", left, data)
-        check(f"shf.r.{mode}.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}", kinds, "u32", right, data)
-
-
 @few_examples(8)
 @given(data=columns(3), table=st.integers(0, 255))
 def test_lop3_computes_any_logic_of_three_inputs(data, table):

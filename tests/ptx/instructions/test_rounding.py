@@ -157,18 +157,6 @@ def test_f32_to_tf32_rounds_ties_away_from_zero(bits):
     np.testing.assert_array_equal(even[~ties], away[~ties])
 
 
-@few_examples(10)
-@given(a=F32, b=F32)
-def test_first_source_of_a_pair_is_in_the_upper_half(a, b):
-    x, y = f32(a), f32(b)
-    for kind in ("f16", "bf16"):
-        both = apply(f"cvt.rn.{kind}x2.f32 {{d}}, {{a0}}, {{a1}}", [x, y], ["f32"] * 2, "b32")
-        with np.errstate(over="ignore"):
-            upper, lower = (apply(f"cvt.rn.{kind}.f32 {{d}}, {{a0}}", [s], ["f32"], "b16") for s in (x, y))
-        np.testing.assert_array_equal(both >> 16, upper)
-        np.testing.assert_array_equal(both & 0xFFFF, lower)
-
-
 # Comparisons
 
 
