@@ -36,8 +36,8 @@ If there are only a few hundred long launches, trees would apply their peculiari
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _FEW_ROWS = 5000
-"""Maximum number of rows of a set whose GPUs share their rows. The set `inductor` has 210 unaligned matmuls. With shared
-rows, the median error of these falls from 10 to 8 % on the A100, and from 7 to 5 % on the H100."""
+"""Maximum number of rows of a set whose GPUs share their rows. With shared rows, held-out unaligned matmuls of the set
+`inductor` are 8 and 5 % off on the A100 and the H100, instead of 10 and 7 %."""
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
 """Numbers of trees, levels and leaves for unrecorded GPUs. Deeper trees predict held-out GPUs worse."""
 _SHARED_ROWS = 40_000
