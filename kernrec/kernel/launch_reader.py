@@ -79,7 +79,7 @@ class LaunchReader:
         if trips.keys() != depth.keys():
             raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
         if "block" in trips:
-            raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
+            raise table.fail("trips", "another name than 'block', which is reserved for the blocks", "block")
         prefetch, waits = table.expression("prefetch", names, "0"), table.expression("waits", names, "0")
         probes = self._probes(table, len(trips))
         table.done()
@@ -129,9 +129,16 @@ class LaunchReader:
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names))
         if ctype == "bytes":
-            if not re.fullmatch(r"(?:[0-9a-f]{2}){1,4096}", value):
-                raise table.fail(key, "'bytes' and hexadecimal digits, two for each byte", text)
-            return BytesArgument(bytes.fromhex(value))
+            digits, *pointers = value.split(" ")
+            places = [re.fullmatch(r"(\w+)@(\d{1,4})", pointer) for pointer in pointers]
+            raw = bytes.fromhex(digits) if re.fullmatch(r"(?:[0-9a-f]{2}){1,4096}", digits) else b""
+            if not raw or not all(place and int(place[2]) + 8 <= len(raw) for place in places):
+                raise table.fail(key, "'bytes' and hexadecimal digits, then TENSOR@OFFSET for each pointer", text)
+            members = tuple((int(place[2]), place[1]) for place in places if place)
+            if odd := [name for _, name in members if name not in self._pointers]:
+                raise table.error(f"{key}: {unknown('tensor', odd[0], sorted(self._pointers))}")
+            table.named.update(name for _, name in members)
+            return BytesArgument(raw, members)
         if ctype in ("texture", "surface"):
             if value.strip() not in self._images:
                 images = ", ".join(self._images) or "no tensor has one"

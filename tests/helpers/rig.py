@@ -40,7 +40,7 @@ def campaign(
 ) -> Campaign:
     """Return a campaign that screens the plan's configs and skips measurements that are already in the database."""
     settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
-    hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm", None), stopping, report)
+    hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm"), stopping, report)
     return Campaign(WorkerClient(OPENING), [plan], journal, settings, hooks)
 
 

@@ -30,7 +30,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Half-width of the 90 % interval, as a factor. Of DeepBench's 282 convolutions on a V100 and a P100, 92 % are inside."""
+"""Half-width of the 90 % interval, as a factor. 92 % of DeepBench's 282 times on a V100 and a P100 are inside."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
 """Fraction of a copy's bandwidth that operators other than matrix-vector products reach."""

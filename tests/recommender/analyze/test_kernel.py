@@ -15,6 +15,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
+from kernrec.profile.launch_profile import COUNTS_VERSION
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
@@ -142,7 +143,7 @@ def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkey
     first = analyze(kernel, problem, GPU, path)
     assert (first.cached, first.profiled) == (0, 8)
     assert analyze(kernel, problem, GPU, path).profiled == 0
-    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", 3)
+    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", COUNTS_VERSION + 1)
     again = analyze(kernel, problem, GPU, path)
     assert (again.cached, again.profiled) == (0, 8)
     assert again.answer.best.latency_s == first.answer.best.latency_s
@@ -254,7 +255,7 @@ def test_measured_config_keeps_its_time_and_scales_the_others(kernel, database, 
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
                 assert now.measurement is not None
-                stated = (now.measurement.sessions, now.measurement.measured_at, now.measurement.device)
+                stated = (now.sessions, now.measured_at, now.device)
                 assert stated == (1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
                 assert ratio == pytest.approx(1.5)
             else:
