@@ -168,7 +168,7 @@ def test_damaged_or_foreign_model_file_is_refused(tmp_path):
         "outside of its folder": lambda: path.write_text(
             path.read_text().replace('"matmul.trees"', '"../matmul.trees"')
         ),
-        "is not a model of backends": lambda: path.write_text("{}"),
+        "is not a backend model": lambda: path.write_text("{}"),
     }
     for message, damage in cases.items():
         model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
