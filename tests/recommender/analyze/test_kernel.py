@@ -27,7 +27,6 @@ from kernrec.recommender.notes import of_measurements
 from kernrec.recommender.request import power_limits
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from tests.helpers import sharing
 from tests.helpers.paths import beside
 from tests.helpers.recording import row_of
 
@@ -81,32 +80,6 @@ def test_second_analysis_has_nothing_to_do(kernel, database):
     assert (again.profiled, again.cached) == (0, 8)
 
 
-@pytest.mark.every(3)
-def test_pulled_rows_are_used_only_beside_the_users_database(kernel, database, tmp_path):
-    alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
-    team.mkdir()
-    (bob.home / "data" / "kernrec").mkdir(parents=True)
-    for path in (bob.database, tmp_path / "other.duckdb"):
-        shutil.copyfile(database, path)
-    problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
-    analytical = ask(database, query).best
-    fast = {
-        "config": dict(analytical.config),
-        "latency_s": 0.9 * analytical.latency_s.value,
-        "gpu": GPU.name,
-        "problem": problem,
-    }
-    alice.measure([sharing.measurement(kernel=kernel.name, kernel_hash=kernel.hash, **fast)])
-    alice.push(team)
-    assert bob.pull(team).measurements == 1
-    with bob.at_work():
-        best = analyze(kernel, problem, GPU, bob.database, query).answer.best
-        assert (best.source, best.latency_s.value) == ("measured", fast["latency_s"])
-        assert best.measurement is not None
-        assert best.measurement.database == "pulled"
-        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).answer.best.source == "predicted"
-
-
 @pytest.mark.every(2)
 def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, monkeypatch):
     """Six one-line macros expand to 10^6 terms. The error must not need another compilation."""
@@ -123,19 +96,6 @@ def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, mo
     with pytest.raises(KernrecError, match=r"^rowsum\.cu: compiling took longer than 1 s$"):
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, options)
     assert seen == [(1, 8)]  # the second config's timeout ended the analysis
-
-
-def test_interrupted_analysis_resumes(kernel, tmp_path):
-    def stop(done: int, total: int) -> None:
-        if done >= 3:
-            raise KeyboardInterrupt
-
-    path = tmp_path / "own.duckdb"
-    with pytest.raises(KeyboardInterrupt):
-        analyze(kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=stop))
-    whole = analyze(kernel, kernel.definition.problem(), GPU, path)
-    assert whole.cached >= 3
-    assert whole.cached + whole.profiled == 8
 
 
 def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkeypatch):
