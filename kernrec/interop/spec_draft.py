@@ -17,7 +17,15 @@ from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
 from kernrec.interop.assumed_words import assumed_words, is_size, with_words
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, example_entry, includer_of, select_kernel
+from kernrec.interop.draft import (
+    Draft,
+    DraftLaunch,
+    DraftTunable,
+    compiled_name,
+    example_entry,
+    includer_of,
+    select_kernel,
+)
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
@@ -224,7 +232,7 @@ class _Drafter:
             )
             lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
         lines.add(*self._fixed_macros())
-        lines.add("", "[[launch]]", f"entry = {quoted(self.signature.name)}")
+        lines.add("", "[[launch]]", f"entry = {quoted(self.entry)}")
         lines.add(
             f"grid = {listed(launch.grid)}"
             + ("  # blocks along each axis, such as ceil_div(n, block_x)" if MARK in launch.grid else "")
@@ -307,6 +315,8 @@ class _Drafter:
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
+            if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(result)):
+                raise UsageError(f"{result}: kernrec does not emulate kernels that call the CUDA runtime")
             if "texture is not a template" in result.log:
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
@@ -323,7 +333,9 @@ class _Drafter:
                 raise UsageError(f"{result}{including}")
             raise result
         module = parse(result.ptx)
-        return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
+        counts = {name: len(each.parameters) for name, each in module.functions.items() if each.entry}
+        self.entry = compiled_name(self.signature, self.instance, counts)
+        return facts_of(module, entry_name(module.functions, self.entry), self.text)
 
     def _undefined(self, error: CompileError) -> "dict[str, None]":
         """Return the undefined names in a compiler's messages that look like macros, in order."""

@@ -115,6 +115,16 @@ template void launch<double, 64>(double *);"""
     assert (launch.kernel, launch.grid) == ("f<double, 32>", "4")
 
 
+def test_template_arguments_are_followed_through_callers_and_defaults():
+    text = """template <typename T, int B, int P> __global__ void f(T *x, int n) {}
+template <typename T, int B = 32> void launch(T *x, int n) { f<T, B, B / 4><<<n / B, B>>>(x, n); }
+template <typename V> void run(V *x) { launch<V>(x, 4096); }
+int main() { run<double>(nullptr); }"""
+    (launch,) = host_launches(text, "f", [("x", "f64"), ("n", None)])
+    assert (launch.kernel, launch.grid, launch.block) == ("f<double, 32, 8>", "n/block_x", (32,))
+    assert "n=4096" in launch.arguments
+
+
 def test_kernels_in_other_files_are_named(tmp_path):
     for name, text in (
         ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernrec.measure.gpu_coverage import gpus_coverage
 
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.gpu_plan import CONFIGS, SLOWEST, Survey
