@@ -34,9 +34,9 @@ TILES = {
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
 """Optional members of configs, with defaults: blocks per cluster, loads by TMA, swapped operands, and parts of a split
 reduction."""
-EXPERTS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-STATE_SPACE = ("BLOCK_SIZE_M", "num_warps")
-LORA = ("BLOCK_N", "BLOCK_K", "num_warps")
+EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
+LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
 """Members that each config has in files for experts and block-scaled matmuls, for state spaces, and for LoRA."""
 _MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """All members that a config may have, keyed by the members that it must have."""
