@@ -51,7 +51,7 @@ class LaunchReader:
         entry = table.string("entry")
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
-        if not mentions(self._source, source_name(entry)):
+        if not mentions(self._source, entry) and not mentions(self._source, source_name(entry)):
             kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
             raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
         when = table.condition(names)
