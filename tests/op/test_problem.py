@@ -120,9 +120,7 @@ def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem):
     op = problem.definition
     if op.name == "moe":  # moe scores are f32 in every dtype
         return
-    dims = {
-        name: value for name, value in problem.dim.items() if name not in ("scales", "output")
-    }  # 8-bit types only have these
+    dims = {name: value for name, value in problem.dim.items() if name not in ("scales", "output")}  # 8-bit types only
     single, half = (op.problem(dtype, problem.layout, **dims) for dtype in ("f32", "f16"))
     assert single.bytes == 2 * half.bytes
     assert single.flops == half.flops
