@@ -269,7 +269,7 @@ void atomic(Batch& batch, const Instruction& ins) {
     }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    const bool one_lane = ins.modes[2];  // With `.warp_aggregated`, one lane sends the combined operation.
+    const bool one_lane = ins.modes[2];  // `.warp_aggregated`: one lane sends the combined operation
     std::vector<Resolved> leaders;
     if (one_lane) leaders = all;
     for (Resolved& at : leaders) {

@@ -86,7 +86,7 @@ class Batch : public Memory {
     // Run the thread blocks with these linear numbers.
     void run(const int64_t* blocks, uint32_t count);
 
-    // Functions that operations call.
+    // The operations of a kernel call these functions.
 
     template <class T>
     T* row(const Row& row) {

@@ -75,7 +75,7 @@ class Checks {
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
                 bool whole_matrix = false);
     void pass_barrier(uint32_t block) { block_epoch_[block]++; }
-    // Record that an instruction of a basic block runs, because lanes of a warp may converge there.
+    // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
     void before(Batch& batch, const BasicBlock& block, uint32_t source) {
         if (watch_.gathers[source]) pass_warps(batch, block, source);
     }

@@ -32,7 +32,7 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;
-    if (!atomic) {  // usually each bank has one unit
+    if (!atomic) {  // usually, each bank has at most one unit
         int64_t of_bank[32];
         uint64_t conflict = 0;
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -64,7 +64,7 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
-    uint64_t near = 0;  // units found, as bits from 32 below the first unit
+    uint64_t near = 0;  // bit i: the unit 32 below the first one, plus i, was accessed
     bool all_near = true;
     if (mask == ~0u) {
         for (uint32_t lane = 0; lane < 32; lane++) {

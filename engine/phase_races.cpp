@@ -54,7 +54,7 @@ void PhaseRaces::join(uint32_t first, uint32_t count) {
 }
 
 void PhaseRaces::release(uint32_t warp, size_t place) {
-    if (place / stride_ != warp / warps_per_block_)  // a read of another block, which must not end earlier
+    if (place / stride_ != warp / warps_per_block_)  // another block, which must not end before this
         std::fill_n(read_of(warp) + place, kBarrierBytes, clocks.time(warp));
     clocks.release(warp, place);
 }

@@ -57,7 +57,7 @@ struct CopyForm {
     Instruction target, source;
 };
 
-// The threads of a warp copy a map from shared to global memory together, and release it.
+// Together, the threads of a warp copy a map from shared to global memory and release it.
 void copy_and_release(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<CopyForm>(ins);
     each_warp(batch, ins, [&](uint32_t, uint32_t lane, uint32_t) {

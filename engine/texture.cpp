@@ -10,7 +10,7 @@
 namespace kernrec {
 namespace {
 
-constexpr double kFurthest = double(int64_t(1) << 40);  // larger coordinates have the same texel
+constexpr double kFurthest = double(int64_t(1) << 40);  // all larger coordinates map to the same texel
 
 // Texel along one axis, whether it exists, and its weight in a fetch.
 struct AxisTexel {

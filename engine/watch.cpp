@@ -50,7 +50,7 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
     std::vector<int64_t> sectors;
     for (const Moved& part : moved) {
         const uint64_t end = part.address + part.bytes;
-        for (uint64_t at = part.address; at < end;) {  // sector by sector
+        for (uint64_t at = part.address; at < end;) {  // count each sector of the copy
             const uint64_t stop = std::min(end, (at / kSectorBytes + 1) * kSectorBytes);
             touch(*watch, buffer, kind, int64_t(at), uint32_t(stop - at));
             if (sectors.empty() || sectors.back() != int64_t(at / kSectorBytes))

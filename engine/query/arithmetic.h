@@ -64,7 +64,7 @@ inline double modulo(double a, double b) {
     if (rest == 0.0) return std::copysign(0.0, b);
     return (rest < 0.0) != (b < 0.0) ? rest + b : rest;
 }
-// Divide what remains after subtracting the modulus, and round, like Python and NumPy.
+// Like Python and NumPy, subtract the modulus first, then divide and round.
 inline double floor_divide(double a, double b) {
     if (b == 0.0) return 0.0;
     const double quotient = (a - modulo(a, b)) / b;

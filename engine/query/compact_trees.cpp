@@ -42,7 +42,7 @@ class CompactTrees {
             const bool is_leaf = std::isnan(thresholds[n]);
             require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
-            // The ordered number of a leaf exceeds that of every value.
+            // A leaf's threshold exceeds every value, so no row leaves a leaf.
             nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
                               is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n])});
         }

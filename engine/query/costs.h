@@ -30,7 +30,7 @@ class Launch {
     const Demand& demand() const { return demand_; }
     const Device& device() const { return device_; }
 
-    // Values of the launch's expressions on one problem.
+    // Values of a launch's expressions on one problem.
     struct Figures {
         std::vector<std::optional<Reader>> readers;
         std::vector<double> sizes;  // bytes of a tensor, or of its elements

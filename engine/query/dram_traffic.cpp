@@ -83,7 +83,7 @@ void Access::fill_moved(const Row<const double>& blocks, const Row<const double>
     for (int64_t first = 0; first < filled.size; first += kLanes) {
         const int64_t count = std::min(kLanes, filled.size - first);
         for (int64_t i = 0; i < kLanes; i++) {
-            const int64_t column = first + std::min(i, count - 1);  // The last launch fills the lanes.
+            const int64_t column = first + std::min(i, count - 1);  // Spare lanes repeat the last one.
             moved.blocks[i] = blocks[column], moved.concurrent[i] = concurrent[column];
             for (int64_t step = 0; step < steps; step++) moved.lanes(step)[i] = extents(step, column);
             for (int64_t tensor = 0; tensor < sizes.rows; tensor++)

@@ -87,7 +87,7 @@ class FeaturePlan {
 // Range and spread of each of F features in a model's training data.
 class Extent {
   public:
-    // group_means: matrix that takes the mean over each group of features, (F, groups).
+    // group_means: matrix that averages each group of features, (F, groups).
     Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
            Array<const double, 2> group_means);
     // Fill `distances` (C,) with the distance of rows of features (C, F) from the training data. Unknown or infinite

@@ -71,7 +71,7 @@ KERNREC_INLINE double smooth_maximum(double a, double b) {
     return high * overlap_root(overlap_power(minimum(a, b) / high) + 1.0);
 }
 
-// Some launches of a demand: their work, and what follows from it.
+// Some launches of a demand: their work, and the quantities that are computed from it.
 struct Block {
     Lanes work[kLoops];             // rows of `WorkRow`
     Lanes total[kQuantityCount];    // quantities of the whole grid
@@ -81,7 +81,7 @@ struct Block {
     Lanes own_clk, alone, wait, dram_s, full, uneven, least, least_rest, together_share, sm_clk, in_turn_s, most;
     Lanes pipe_clk[kPipes], times[kTimes];
 
-    // Sum over the loops of one launch.
+    // Add the demand of all loops of one launch.
     void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all, int64_t column,
                    int64_t i);
     KERNREC_INLINE void combine_pipes(const Device& device);
@@ -203,7 +203,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
     const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
     const double dram_time = device.dram_time;
     for (int64_t i = 0; i < kLanes; i++) {
-        // The tail after all other blocks.
+        // Time of the longest block after all other blocks have ended.
         const double wait_clk = memory_clk / maximum(work[kPrefetch][i], 1.0);
         const double clk =
             sm_clk[i] + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;
@@ -223,7 +223,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
             times[kResource][i] = pipe_clk[q][i] > most[i] ? double(q) : times[kResource][i];
             most[i] = maximum(most[i], pipe_clk[q][i]);
         }
-    // The pipes are busy as long as the busiest pipe.
+    // Together, the pipes are busy as long as the busiest pipe.
     for (int64_t i = 0; i < kLanes; i++) most[i] = most[i] > 0.0 ? times[kBusy][i] : 0.0;
     constexpr int64_t kOthers[] = {kLatency, kL2Time, kDramTime};
     for (int64_t other = 0; other < 3; other++)
@@ -255,7 +255,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
     for (int64_t first = 0; first < variants.size; first += kLanes) {
         const int64_t count = std::min(kLanes, variants.size - first);
         for (int64_t i = 0; i < kLanes; i++) {
-            const int64_t column = first + std::min(i, count - 1);  // The last launch fills the block.
+            const int64_t column = first + std::min(i, count - 1);  // Spare lanes repeat the last one.
             for (int64_t row = 0; row < kLoops; row++) block.work[row][i] = work(row, column);
             block.add_loops(demand, loops, variants[column], work, column, i);
         }

@@ -15,8 +15,8 @@ namespace {
 // The coarse grid has all powers of two. From `kFirstHalf` to `kLastHalf`, it also has 1.5 times each power.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
 constexpr size_t kAhead = 4;          // minimum number of grid points beyond the next point that bound a time
-constexpr int64_t kEvery = 17;        // recordings contain all counts up to this one;
-constexpr int64_t kLeastQuarter = 16;  // larger ones: quarters of powers of two, at least this far apart; each plus one
+constexpr int64_t kEvery = 17;        // recordings contain all item counts up to this one
+constexpr int64_t kLeastQuarter = 16;  // larger counts: quarters of powers of two, this far apart or more; plus 0 or 1
 
 bool has_half(int64_t power) { return power >= kFirstHalf && power < kLastHalf; }
 

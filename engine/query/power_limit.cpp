@@ -91,7 +91,7 @@ class PowerLimits {
         for (int64_t first = 0; first < count; first += kLanes) {
             const int64_t lanes = std::min(kLanes, count - first);
             for (int64_t i = 0; i < kLanes; i++) {
-                const int64_t column = place(first + std::min(i, lanes - 1));  // The last launch fills the block.
+                const int64_t column = place(first + std::min(i, lanes - 1));  // Spare lanes repeat the last one.
                 for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
                 block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? column : 0);
             }

@@ -49,8 +49,8 @@ constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
-constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate; fewer warps
-constexpr double kFewWarps = 0.3;         // reach (warps / `kFullWarps`) to this power of it
+constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
+constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
 constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
 // Slowdown of DRAM if rows of the second operand are k apart: this factor, times (k / length) to this power.
@@ -178,7 +178,7 @@ struct Products {
             seconds[size_t(t)] = tile(kJoined, t) == 0.0 || k >= kLeastSplit * split ? whole_s : kInfinity;
         }
         const double best_s = least(seconds, 0, tile_count);
-        // Math and memory overlap.
+        // Math and memory overlap, so combine their times by a smooth maximum.
         const double busy_s = fourth_root(fourth_power(best_s) + fourth_power(work(kMemoryS, i)));
         work(kTilesS, i) = best_s;
         work(kWorkS, i) = busy_s;

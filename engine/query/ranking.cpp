@@ -66,7 +66,7 @@ Reference fastest_reference(const std::vector<Reference>& references) {
     const Reference* first = alike[0];
     for (const Reference* each : alike)
         if (each->latency_s < first->latency_s) first = each;
-    // Average times that are nearly equal, the more certain ones with more weight. So a lead does not change when
+    // Average nearly equal times, with more weight on more certain times. So a lead does not change when
     // another reference becomes the fastest by a little.
     std::vector<double> lags, weights;
     double total = 0.0, lag = 0.0, variance = 0.0;
@@ -120,7 +120,7 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     if (!fallback.is_none()) {
         std::vector<double> limited(size_t(costs::kCostRows * count_));
         limit_first(fallback, costs_->nominal(0, count_), limited.data(), 1);
-        default_s_ = std::move(limited);  // The first row is the latency; `score` reads the others.
+        default_s_ = std::move(limited);  // Its first row is the latency. `score` reads the other rows.
     }
     for (Kernel& kernel : kernels_)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);

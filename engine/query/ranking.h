@@ -104,7 +104,7 @@ class Ranking {
             nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
             bool whole, nb::object measure);
 
-    // Some of the candidates: a problem, a range of kernels, and a range of operating points.
+    // Selects candidates: those of a problem, of a range of kernels and of a range of operating points.
     struct Part {
         int64_t problem, first_kernel, end_kernel, first_point, end_point;
     };

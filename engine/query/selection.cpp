@@ -39,7 +39,7 @@ std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::v
     return allowed;
 }
 
-// Return the candidates of lowest value, each at its best operating point. Ties keep the first.
+// Return the candidates with the lowest values, each at its best operating point. Of equal values, the first wins.
 std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
     const int64_t points = int64_t(value.size()) / count;
     std::vector<double> best(value.begin(), value.begin() + count);

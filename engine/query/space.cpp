@@ -12,7 +12,7 @@ namespace {
 // has a domain only below this limit.
 constexpr int64_t kSparse = 8;
 constexpr int64_t kSmallTable = 1 << 16;
-constexpr int64_t kMostDepth = 2000;  // limits the recursion of nested expressions and lets
+constexpr int64_t kMostDepth = 2000;  // maximum depth of nested expressions and of lets that use lets
 constexpr size_t kLastBit = 63;
 
 std::string quoted(const std::string& text) { return nb::cast<std::string>(nb::repr(nb::str(text.c_str()))); }

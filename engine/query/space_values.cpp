@@ -122,7 +122,7 @@ void Space::execute(const Node& node, Problem* problem) {
         case Operation::kEither: {
             const Operand a = read(0);
             const bool either = node.operation == Operation::kEither;
-            if (a.step == 0 && (a[0] != 0) == either) {  // the other operand does not matter
+            if (a.step == 0 && (a[0] != 0) == either) {  // this operand alone decides the result
                 std::fill(out, out + count, int64_t(either));
                 return;
             }

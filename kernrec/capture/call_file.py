@@ -86,7 +86,7 @@ def read_cuda_call(path: Path) -> CudaCall:
         for text in checked("arguments", list)
     ]
     if odd := [text for text in arguments if not isinstance(text, str)]:
-        raise UsageError(f'{path.name}: arguments: expected texts such as "i32:4096", got {odd[0]!r:.40}')
+        raise UsageError(f'{path.name}: arguments: expected strings such as "i32:4096", got {odd[0]!r:.40}')
     if (launches := checked("launches", int, 1)) < 1:
         raise UsageError(f"{path.name}: launches: expected a positive number, got {launches}")
     return CudaCall(

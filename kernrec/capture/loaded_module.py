@@ -84,7 +84,7 @@ def best_ptx(images: Sequence[Image], sm: int) -> str | None:
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
     """Decompress an image to `size` bytes. Raises `KernrecError` if the image is too large or damaged."""
     if size > _LARGEST:
-        raise KernrecError(f"an image of {size} bytes in the program is too large")
+        raise KernrecError(f"a code image of {size} bytes in the program is too large; at most {_LARGEST} are read")
     try:
         return (_zstd if zstd else _lz4)(data, size)
     except IndexError:

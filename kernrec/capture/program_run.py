@@ -85,7 +85,7 @@ def compile_libraries(folder: Path) -> None:
 
         def link(library: str, inputs: Sequence[str]) -> None:
             exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
-            version = library if name == "cudart" else ""  # Programs ask for this version of its symbols.
+            version = library if name == "cudart" else ""  # Programs link to versioned symbols of cudart.
             exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
             named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
             _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])

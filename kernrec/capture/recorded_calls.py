@@ -243,7 +243,7 @@ class _Description:
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
-        memory_of: dict[int, np.ndarray] = {}  # Memory to which structures point, keyed by address.
+        memory_of: dict[int, np.ndarray] = {}  # Memory that pointers in structures refer to, keyed by address.
         named: set[int] = set()
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:

@@ -30,8 +30,8 @@ from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
 from kernrec.ptx.state.results import BudgetError
 
-_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # The index is a value of cudaTextureAddressMode.
-_KINDS = "iuf"  # The index is a value of cudaChannelFormatKind.
+_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # Indexed by cudaTextureAddressMode.
+_KINDS = "iuf"  # Element kinds, indexed by cudaChannelFormatKind.
 _LAYERED, _CUBEMAP = 1, 4  # Flags of CUDA arrays.
 _NONE = Image("no image", (1,), "u8")
 
@@ -323,7 +323,8 @@ class Session:
         options = EmulationOptions(blocks, count=False, budget=self._budget)
         if together:
             if lanes > _TOGETHER:
-                raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {lanes} threads cannot wait together")
+                text = f"{launch.entry}: a cooperative launch of {lanes} threads is too large; at most {_TOGETHER} are"
+                raise LaunchError(CUDA_ERROR["cooperative"], f"{text} emulated")
             options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
         constants = [array.tobytes() for array in launch.constants.values()]
         shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)

@@ -192,7 +192,7 @@ def analyze_any(
         raise UsageError(f"{function} is the name of a file; pass the text of the source, for example with read_text()")
     if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
         if any(value is not None for value in (arguments, grid, configs)):
-            raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")
+            raise UsageError(f"{function}: the call file defines arguments, grid and configs; change them there")
         return analyze_call(Path(function), gpu, query)
     if not isinstance(arguments, Mapping):
         raise UsageError("the arguments of a Triton function must be named")

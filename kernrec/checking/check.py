@@ -67,7 +67,7 @@ class SourceLaunch:
             raise UsageError(f"shared memory is {self.shared_bytes} bytes; expected 0 to {256 << 10}")
         for name, value in self.defines.items():
             if not (name.isidentifier() and name.isascii() and re.fullmatch(r"[\w.+-]{0,80}", value, re.ASCII)):
-                raise UsageError(f"define {name!r:.40}: expected a name, and as its value a number or a name")
+                raise UsageError(f"define {name!r:.40}: expected NAME=VALUE, with a number or a name as the value")
         total = sum(value.nbytes for value in self.arguments.values() if isinstance(value, np.ndarray))
         if total > limits.tensor_bytes:
             raise UsageError(f"the arrays have {total} bytes together; at most {limits.tensor_bytes} are accepted")

@@ -69,7 +69,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # NVRTC raises its soft limits to the hard limits, so set the hard limits.
+    # Set the hard limits, because NVRTC raises its soft limits to them.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),

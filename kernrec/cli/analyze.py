@@ -51,7 +51,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
         write_draft(wanted)
         return
     if not wanted.gpu:
-        raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
+        raise UsageError("--gpu is missing (`kernrec list gpus` lists them)")
     gpus = list(dict.fromkeys(name.strip() for name in wanted.gpu.split(",") if name.strip()))
     if wanted.source.is_dir() or (wanted.source.suffix == ".toml" and wanted.arguments):
         _analyze_calls(wanted)
@@ -68,7 +68,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, silent=True, notes=False, processors=processors)
                 except KernrecError:
-                    processors.kill()  # Other configs of this kernel may still run.
+                    processors.kill()  # They may still profile other configs of this kernel.
                     raise
 
             analyze_program(wanted, entries, gpus, run)
@@ -148,8 +148,10 @@ def _analyze(
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and drafted and not isinstance(error, CompileError):
-            from kernrec.cli.analyze_program import refused_assumption
+            from kernrec.cli.analyze_program import enlarge, refused_assumption
 
+            if enlarge(wanted, str(error)):
+                return _analyze(wanted, silent, notes, processors)
             if question := refused_assumption(wanted, str(error)):
                 raise UsageError(question) from None
         if measuring is None and left_out and drafted and not isinstance(error, CompileError):
@@ -274,9 +276,9 @@ def _print_counts(analysis: "Analysis") -> None:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
 
         notes.append(
-            f"{analysis.left_out} configs were skipped (--effort exhaustive profiles them): none is expected to take"
-            f" {100 * MARGIN:.0f} % less time or energy than the best, which was right in {SEARCHES - WRONG} of"
-            f" {SEARCHES} searches of recorded spaces"
+            f"{analysis.left_out} configs were skipped (--effort exhaustive profiles them): none is expected to save"
+            f" {100 * MARGIN:.0f} % time or energy against the best; in tests, {SEARCHES - WRONG} of {SEARCHES} such"
+            " searches were right"
         )
     counts: dict[str, int] = {}
     for failure in analysis.failed:

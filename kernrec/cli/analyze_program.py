@@ -83,7 +83,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     if len(entries) > 1 and stated:
         raise UsageError(
             f"{wanted.source} has {counted(len(entries), 'kernel')} ({', '.join(map(str, entries))}), and"
-            f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} is for one: name one as in"
+            f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} applies to one kernel: name it as in"
             f" {wanted.source.name}:{entries[0]}"
         )
     rows: list[_Row] = []
@@ -116,9 +116,11 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         if draft is not None and draft.missing:
             return _Row(name, gpu, error=f"needs {'; '.join(draft.missing)}", command=draft.command(gpu))
         analysis = run(single)
+        draft = _draft(single) if draft and single.assumed else draft
     except KernrecError as error:
         from kernrec.interop.draft import analyze_command
 
+        draft = _draft(single) if draft and single.assumed else draft
         name = (draft.entry if draft else entry) or single.file.stem
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
         return _Row(name, gpu, error=str(error).removesuffix(f"{_CORRECT} {command}"), command=command)
@@ -140,6 +142,19 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
     return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
 
 
+def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
+    """Enlarge a buffer with an assumed size in the options if the emulator refused an access beyond its end.
+
+    Return whether the options changed.
+    """
+    from kernrec.interop.assumed_words import enlarged_words
+
+    words = enlarged_words(wanted.words, _draft(wanted), error)
+    if words is not None:
+        wanted.assumed = tuple(words.assumed)
+    return words is not None
+
+
 def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
     """Return a question for the launch's values if the emulator refuses those that kernrec assumed.
 
@@ -151,7 +166,7 @@ def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
         Question with a command to correct. It is empty if kernrec assumed no values, or if the error is about something
             other than a memory access.
     """
-    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) .*? bytes(?= \(address )", error)
+    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
     if access is None or not (draft := _draft(wanted)).note:
         return ""
     return f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {draft.command(wanted.gpu)}"

@@ -83,7 +83,7 @@ def audit(wanted: AuditOptions) -> None:
     if written and write is not None:
         print_line(setting(audit, write))
         if audit.served.engine == "sglang":
-            print_notes(["SGLang then ignores its own files; copy them to the folder, too"])
+            print_notes(["SGLang then ignores the files in its own package: copy them to this folder, too"])
 
 
 def _print_entries(wanted: AuditOptions) -> None:
@@ -131,7 +131,11 @@ def _print_files(audit: "ServingAudit") -> None:
         ]
         for audited in audit.files
     ]
-    print_table(f"tuned files that it looks for, by {audit.shipped.source}", ("", "kernel", "file", "layers"), rows)
+    print_table(
+        f"tuned files that the engine looks for, according to {audit.shipped.source}",
+        ("", "kernel", "file", "layers"),
+        rows,
+    )
 
 
 def _short(audited: "AuditedFile") -> str:
@@ -151,7 +155,7 @@ def _details(audit: "ServingAudit") -> list[str]:
         if audited.why_none and not audited.comparisons:
             texts.append(audited.why_none)
         if audited.shipped and not audited.of_this_triton:
-            texts.append(f"the file for {audited.shipped.partition('/')[0]} is read")
+            texts.append(f"the engine uses its file for {audited.shipped.partition('/')[0]} instead")
         for text in texts:
             together.setdefault(text, []).append(f"{audited.file.kind.value} {_short(audited)}")
     kinds = [(text, names[0] if len(names) == 1 else f"{len(names)} files") for text, names in together.items()]

@@ -57,7 +57,7 @@ def explain(wanted: ExplainOptions) -> None:
     roofline, all candidates and the energy of each component as charts, use `kernrec explore`.
     """
     if not wanted.gpu:
-        raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
+        raise UsageError("--gpu is missing (`kernrec list gpus` lists them)")
     if wanted.source is not None:
         _explain_source(wanted, wanted.source)
         return
@@ -152,8 +152,8 @@ def _print(subject: "Explanation") -> None:
         )
         if launch.in_turn_s > _SHARE_SHOWN * sum(longest for _, longest in times[:1]):
             print_line(
-                f"  in turn: {human(launch.in_turn_s, 's')} of it, while a block waits or uses one pipe, and no "
-                f"other block uses the rest of the SM"
+                f"  in turn: {human(launch.in_turn_s, 's')} of it, in which a block waits or uses one pipe, and no "
+                f"other block fills the rest of the SM"
             )
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
         print_line("  instructions: " + ", ".join(mix))

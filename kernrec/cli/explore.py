@@ -91,7 +91,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--output {str(path)!r:.80}: there is no folder {path.absolute().parent}")
     if not (wanted.op or wanted.kernel or wanted.workload):
-        raise UsageError("--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload")
+        raise UsageError("--op is missing (`kernrec list ops` lists them); or give a --kernel or a --workload")
     if wanted.kernel and wanted.workload:
         raise UsageError("use --kernel with --shape and --dtype, not with --workload")
     gpus, network = wanted.named_gpus, _workload(wanted)

@@ -71,7 +71,7 @@ class AnalyzeOptions(options.Options):
         arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
         launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
-        return LaunchWords(*launch, **vars(flags))
+        return replace(LaunchWords(*launch, **vars(flags)), assumed=self.assumed)
 
     @property
     def kernel_name(self) -> str | None:

@@ -66,7 +66,7 @@ def monitor(wanted: MonitorOptions) -> None:
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
-    stream = sys.stderr  # Standard output belongs to the command.
+    stream = sys.stderr  # Standard output is left to the monitored command.
     if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:

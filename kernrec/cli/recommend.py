@@ -109,7 +109,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
     locked = wanted.clock not in (None, ANY)
     refused = {
-        "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
+        "--op is missing (`kernrec list ops` lists them); or give a --kernel or a --workload": not (
             wanted.op or kernel or wanted.workload
         ),
         "--batch, --tp and --context are for networks; a --shape states its own sizes": wanted.of_shapes
@@ -127,11 +127,11 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         f"--emit {wanted.emit} writes code for one GPU: name one with --gpu": emitted and len(wanted.named_gpus) > 1,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
-        "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
+        "--kernel works only with --shape, --dtype, --layout, --objective, --power-limit, --clock any, --top": kernel
         and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or locked),
         "'--clock any' needs a --shape; for a network, --clock sweep tries several clocks": wanted.clock == ANY
         and not wanted.of_shapes,
-        "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
+        "a sweep needs --op or --workload, without --emit; --kernel tries several power limits without a sweep": swept
         and (kernel or emitted),
     }
     for message, applies in refused.items():

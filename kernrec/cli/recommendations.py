@@ -262,7 +262,7 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
         time = f"{_more_or_less(first.slowdown)} time"
         text = f"{first.backend} is expected to take {time}{saved} than the best kernel{advice}."
         if uncertain and first.source in ("transferred", "predicted") and not first.advised:
-            text += f" More likely wrong: {'the baseline' if first.less_sure else 'the kernel'}."
+            text += f" The estimate of {'the baseline' if first.less_sure else 'the kernel'} is the less certain one."
         texts.append(text)
     return texts
 

@@ -266,4 +266,4 @@ def _remove(key: str) -> None:
     if (own := paths.user_database()).exists():
         with Database.open(own, read_only=False) as database:
             if again := forget(database, gone):
-                print(f"{own}: answering again, as before it withdrew them: {counted(again, 'measurement')}")
+                print(f"{own}: {counted(again, 'measurement')} that {gone} had withdrawn count again")

@@ -90,7 +90,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled if request.resume else ():
             earlier = present_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # Repeat open blocks.
+            ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
             kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
         return kinds[gpu]
 

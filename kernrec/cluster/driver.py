@@ -242,7 +242,7 @@ class Driver:
         if others:
             self._note(
                 identity.title,
-                f"driver {identity.driver}, others {', '.join(sorted(others))}; rows state the driver",
+                f"driver {identity.driver}, but {', '.join(sorted(others))} elsewhere; each row states its driver",
             )
         device.identity = identity
         if identity.gpu not in self._kinds:
@@ -259,7 +259,7 @@ class Driver:
             return "it measures no energy"
         for other in self._identities():
             if other.compiler != device.compiler:
-                return f"its compiler is {device.compiler}, that of {other.node} is {other.compiler}"
+                return f"its compiler is {device.compiler}, but {other.node} has {other.compiler}"
             if other.uuid_hash is not None and other.uuid_hash == device.uuid_hash:
                 return "its GPU is in the campaign already"
         return None
@@ -292,7 +292,7 @@ class Driver:
             return
         if device.identity is not None:
             self._wake(device.identity.gpu)
-            self._note(title, f"{why}; another GPU continues its visit, and this one is restarted")
+            self._note(title, f"{why}; another GPU measures the rest of its configs, and this one is restarted")
         self._devices[name] = _Device(device.number, losses=losses)
         self._cluster.call(name, "hello")
 

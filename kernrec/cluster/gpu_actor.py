@@ -214,5 +214,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     present = choose_gpu("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # The message is empty, because it is no error if the request is for other GPUs.
+        raise UsageError("")  # Leave the message empty: a request for other GPUs is not an error of this GPU.
     return gpu_device(present, scratch)

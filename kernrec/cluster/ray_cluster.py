@@ -60,14 +60,14 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine also raises this.
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine raises it, too.
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
         )
     if errors:
         reason = " ".join(str(errors[0]).split())[:200]
-        raise UsageError(f"--cluster {address}: no Ray cluster that can be joined: {reason}")
+        raise UsageError(f"--cluster {address}: the Ray cluster cannot be joined: {reason}")
     return ray
 
 
@@ -134,10 +134,12 @@ class RayCluster:
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
             except ValueError:  # No campaign is running, so the error has another cause.
-                raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
+                raise KernrecError(
+                    f"the cluster cannot start a process: {' '.join(str(error).split())[:200]}"
+                ) from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
-            raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
+            raise KernrecError(f"the cluster cannot start a process: {' '.join(str(error).split())[:200]}") from None
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]

@@ -345,7 +345,7 @@ class Processors:
     def kill(self) -> None:
         """Kill the working processes."""
         if self._pool is not None:
-            for process in list((self._pool._processes or {}).values()):  # Python 3.14 has `kill_workers`
+            for process in list((self._pool._processes or {}).values()):  # Python 3.14 adds `kill_workers`.
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None

@@ -90,7 +90,7 @@ def _set_up(folder: str) -> Iterator[None]:
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    # Only some releases of Triton have this.
+    # Only some releases of Triton have `triton_key`.
     keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]
     try:
         os.environ.update(wanted)

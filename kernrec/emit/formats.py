@@ -49,7 +49,7 @@ def write_files(folder: Path, files: Files) -> None:
         KernrecError: The folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"--output {str(folder)!r} is there already; expected a new or an empty folder")
+        raise UsageError(f"--output {str(folder)!r} exists already; expected a new or an empty folder")
     parent = folder.absolute().parent
     if not parent.is_dir():
         raise UsageError(
@@ -199,12 +199,12 @@ def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
     for answer in answers:
         kernel = answer.best.kernel
         language = "cuda" if kernel.triton is None else "triton"
-        best = f"the best config for {answer.problem.key} is of {kernel.name}"
+        best = f"the best config for {answer.problem.key} is one of {kernel.name}"
         if language == "triton" and form.language != "triton":
-            cure = "--emit cuda chooses among kernels in CUDA C++"
+            cure = "use --emit cuda, which chooses among CUDA C++ kernels"
             if form.language == "cuda":
-                raise UsageError(f"{best}, which is in Triton: use --emit triton")
+                raise UsageError(f"{best}, a Triton kernel: use --emit triton")
             if not has_triton():
                 raise UsageError(f"{best}, which needs Triton; install the extra `triton`, or {cure}")
         elif form.language == "triton" and language == "cuda":
-            raise UsageError(f"{best}, which is in CUDA C++: use --emit cuda, or choose another kernel with --kernel")
+            raise UsageError(f"{best}, a CUDA C++ kernel: use --emit cuda, or choose another kernel with --kernel")

@@ -79,7 +79,7 @@ def find_gpu(name: str) -> GPU:
         raise UnknownGPU(f"{name!r} is a GPU file for predictions; here, a GPU of the catalog is needed")
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
-        raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists what is known)")
+        raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
     raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec list gpus")))
 
 
@@ -88,7 +88,7 @@ def find_gpus(names: str) -> list[GPU]:
     empty, or a name is unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
-        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists what is known)")
+        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists them)")
     return list({gpu.name: gpu for gpu in gpus}.values())
 
 

@@ -6,13 +6,16 @@ a command as examples.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from kernrec.interop.draft import Draft
 from kernrec.interop.host_program import HostProgram, UnknownError
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.cuda_program import parsed
 from kernrec.kernel.cuda_signature import kernel_body
+from kernrec.op.dtype import ELEMENT_BYTES
 
 _NUMBER = re.compile(r"(\w+)=NUMBER")
 _ELEMENTS = re.compile(r"(\w+)=(\w+)\[ELEMENTS\]")
@@ -24,10 +27,14 @@ _COUNT = re.compile(
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 """Assumed sizes, in order: a kernel's only size, a matrix's side, each of two sizes, each of three or more sizes."""
 _MOST_ELEMENTS = 1 << 21
+_LARGEST_ENLARGED = 1 << 32
+"""Maximum number of bytes that a kernel must need of an assumed buffer."""
+_SHARED = (32768, 49152, 65536, 98304, 163840)
+"""Sizes of dynamic shared memory in bytes to assume if the kernel needs more."""
 
 
 def assumed_words(
-    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], threads: int, unsized: Sequence[str] = ()
+    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], threads: int, unsized: Mapping[str, str]
 ) -> tuple[str, ...] | None:
     """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
@@ -37,7 +44,7 @@ def assumed_words(
         kernel: Name of the kernel.
         axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
-        unsized: Names of pointer parameters whose buffers have an unknown size.
+        unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
 
     Returns:
         The arguments, or None if a missing part (such as a texture) needs a file.
@@ -54,9 +61,8 @@ def assumed_words(
         elif match := re.fullmatch(r"(\w+)=BYTE", text):
             words.append(f"{match[1]}=1")
         elif match := _ELEMENTS.fullmatch(text):
-            if match[2] == "TYPE":
-                return None
-            words.append(f"{match[1]}={match[2]}[{elements}]")
+            dtype, count = (match[2], 1) if match[2] != "TYPE" else _elements(source, unsized[match[1]])
+            words.append(f"{match[1]}={dtype}[{elements * count}]")
         elif match := _STRUCTURE.fullmatch(text):
             if (fields := _fields(source, match[3])) is None:
                 return None
@@ -78,6 +84,21 @@ def assumed_words(
     return (*words, *(f"{name}=[{sizes[0]}*{sizes[0]}]" for name in unsized if square))
 
 
+def _elements(source: str, kind: str) -> tuple[str, int]:
+    """Return (data type, number of elements) for the content of a structure.
+
+    A structure with members of several types contains zeros.
+    """
+    program = HostProgram(parsed(source))
+    with suppress(UnknownError):
+        types = program.field_types(kind)
+        if len(set(types)) == 1:
+            return types[0], len(types)
+    with suppress(UnknownError):
+        return "zeros:f32", max(program.size_of(kind) // 4, 1)
+    return "zeros:f32", 1
+
+
 def is_size(name: str) -> bool:
     """Return whether a number with this name is probably a size, instead of a position, a flag or a small count."""
     return not (_PLACE.search(name) or _COUNT.search(name))
@@ -86,7 +107,7 @@ def is_size(name: str) -> bool:
 def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
     """Return the user's options, extended by the arguments from `assumed_words`."""
     options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
-    arguments, tunables = list(words.arguments), list(words.tunables)
+    arguments, tunables = list(words.assumed), list(words.tunables)
     for word in added:
         name, _, value = word.partition(" ")
         if name == "--tune":
@@ -96,7 +117,38 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
         else:
             arguments.append(word)
     grid, block, shared = options.values()
-    return replace(words, grid=grid, block=block, shared=shared, arguments=arguments, tunables=tunables)
+    return replace(words, grid=grid, block=block, shared=shared, assumed=arguments, tunables=tunables)
+
+
+def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
+    """Return options with a larger buffer if the emulator refused an access beyond the end of a buffer.
+
+    Args:
+        words: Options of the launch that failed.
+        draft: Draft of the launch that failed.
+        error: Message of the emulator.
+
+    Returns:
+        The options, or None if the user or the host code sized the buffer, or if the buffer would become too large.
+    """
+    match = re.search(r"accesses (\d+) bytes at offset (\d+) of ([\w ]+), which has \d+ bytes", error)
+    if match is None:
+        return None
+    end, buffer = int(match[1]) + int(match[2]), draft.buffers.get(match[3], "")
+    if match[3] == "shared memory" and any(text.startswith("--shared") for text in draft.chosen):
+        size = next((size for size in _SHARED if size >= end), None)
+        start, word = "--shared", f"--shared {size}" if size else None
+    else:
+        name, _, kind = buffer.partition("=")
+        start, word = f"{name}=", None
+        host_code = draft.launch.arguments if draft.launch is not None else ()
+        sized = any(text.startswith(start) for text in host_code) and not draft.chosen
+        if buffer and not sized and end <= _LARGEST_ENLARGED:
+            factor = 8 if any(text.startswith(start) for text in words.assumed) else 2  # Other blocks may read further.
+            elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))
+            word = f"{buffer}[{elements}]"
+    others = [text for text in words.assumed if not text.startswith(start)]
+    return replace(words, assumed=(*others, word)) if word else None
 
 
 def _is_side(body: str, name: str) -> bool:

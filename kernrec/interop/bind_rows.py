@@ -89,7 +89,7 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
         folded = name.casefold()
         if folded in tunables:
             if tunables[folded] in places.values():
-                raise UsageError(f"tunable {tunables[folded]} of {kernel.name} is in the rows twice")
+                raise UsageError(f"the rows contain tunable {tunables[folded]} of {kernel.name} twice")
             places[name] = tunables[folded]
         elif folded in macros:
             _check_macro(file, name, macros[folded], kernel)
@@ -101,8 +101,8 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
         if len(strange) > 1:
             wrong = f"unknown tunables of {kernel.name} {', '.join(map(repr, strange))}; known: {', '.join(names)}"
         raise UsageError(
-            f"{wrong}; if {'they change' if len(strange) > 1 else 'it changes'} nothing in the kernel,"
-            f" --map ignore={','.join(strange)}"
+            f"{wrong}; if {'they do' if len(strange) > 1 else 'it does'} not affect the kernel,"
+            f" add --map ignore={','.join(strange)}"
         )
     for tunable in kernel.tunables:
         if tunable.name not in places.values() and len(tunable.values) > 1:
@@ -177,7 +177,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # Profilers time single launches, so skip other configs.
+        if len(launches) == 1:  # Skip configs with several launches: profilers time one launch.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -194,7 +194,7 @@ def _only(
     ]
     shown = f"a grid of {'x'.join(map(str, grid))} blocks of {'x'.join(map(str, block))} threads"
     if not launched:
-        raise UsageError(f"no config of {kernel.name} launches {shown} on {gpu.name} for this problem; another shape?")
+        raise UsageError(f"no config of {kernel.name} launches {shown} on {gpu.name} for this problem; check the shape")
     if len(launched) > 1:
         differing = [t.name for t in kernel.tunables if len({config[t.name] for config in launched}) > 1]
         raise UsageError(
@@ -301,7 +301,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Accept both sums: some tools include it.
+            reserved = gpu.limits.smem_reserved_per_block  # Only some tools include these bytes, so accept both.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "

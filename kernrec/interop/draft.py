@@ -6,6 +6,7 @@ A draft may lack parts that the user must fill in. It provides a command line wi
 import re
 import shlex
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,8 @@ class Draft:
     unset: str = ""
     """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    """Buffers that the user did not size: such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
     chosen: tuple[str, ...] = ()
     """Arguments of `kernrec analyze` with the values that kernrec chose for unstated parts of the launch.
 

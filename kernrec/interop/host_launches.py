@@ -40,6 +40,8 @@ _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
 """Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
+_MOST_TEMPLATES = 4
+"""Maximum number of template functions that call each other."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
@@ -168,9 +170,12 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        They are taken from the first instantiation or call of the function.
+        They are taken from the first instantiation or call of the function. If the call is in a template, its arguments
+        are replaced in the same way.
         """
-        function = _function_of(self.call)
+        return self._arguments_of(_function_of(self.call))
+
+    def _arguments_of(self, function: "Node | None", depth: int = 0) -> dict[str, str]:
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
             return {}
@@ -179,6 +184,10 @@ class _Launch:
         text = text_of(self.program.root)
         stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
         values = [each.strip() for each in stated[1].split(",")] if stated else []
+        if stated and depth < _MOST_TEMPLATES:
+            caller = self.program.root.descendant_for_byte_range(*(len(text[: stated.start()].encode()),) * 2)
+            passed = self._arguments_of(_function_of(caller), depth + 1)
+            values = [passed.get(each, each) for each in values]
         return dict(zip(names, values, strict=False))
 
     def _block_names(self) -> dict[str, str]:
@@ -240,7 +249,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit defaults.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit arguments.
                 return inputs[names.index(variable)]
         return None
 

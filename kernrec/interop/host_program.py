@@ -84,7 +84,7 @@ def folded(text: str) -> str:
         raise UnknownError from None
     if (
         not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # The value of a parameter named `max` is a function.
+    ):  # A parameter named `max` evaluates to the function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 

@@ -156,26 +156,26 @@ def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], 
 
 def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
     if not isinstance(document, dict) or not document:
-        raise ValueError("expected an object with numbers of tokens")
+        raise ValueError("expected an object whose keys are numbers of tokens")
     configs = {}
     version = document.get(VERSION)
     if version is not None and not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version)):
-        raise ValueError(f"{VERSION} is {version!r:.40}")
+        raise ValueError(f"{VERSION} is {version!r:.40}; expected a version such as '3.4.0'")
     for tokens, config in document.items():
         if tokens == VERSION:
             continue
         if not (tokens.isascii() and tokens.isdecimal() and 0 < len(tokens) < 9 and int(tokens) <= _MOST_TOKENS):
             raise ValueError(f"{tokens!r:.40} is not a number of tokens")
         if not isinstance(config, dict) or not config.keys() >= set(_NEEDED):
-            raise ValueError(f"the config of {tokens} tokens lacks one of {', '.join(_NEEDED)}")
+            raise ValueError(f"the config for {tokens} tokens lacks one of {', '.join(_NEEDED)}")
         if other := sorted(config.keys() - _MEMBERS):
-            raise ValueError(f"the config of {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
+            raise ValueError(f"the config for {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
         config = {name: int(value) if LAUNCHED.get(name) == 0 else value for name, value in config.items()}
         for name, value in config.items():
             if type(value) is not int or not LAUNCHED.get(name, 1) <= value <= 1024:
-                raise ValueError(f"{name} of {tokens} tokens is {value!r:.40}; expected a whole number from 1 to 1024")
+                raise ValueError(f"{name} for {tokens} tokens is {value!r:.40}; expected a whole number from 1 to 1024")
         if config.get(_SPLIT, 1) != 1:
-            raise ValueError(f"SPLIT_K of {tokens} tokens is not 1; kernrec supports only 1")
+            raise ValueError(f"SPLIT_K for {tokens} tokens is not 1, the only supported value")
         stated = {name: config[name] for name in TILES if name in config}
         stated |= {name: config[name] for name, usual in LAUNCHED.items() if config.get(name, usual) != usual}
         configs[int(tokens)] = {"GROUP_SIZE_M": 1, **stated}

@@ -109,7 +109,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # Unknown if rounded to kilobytes
+        code["smem_bytes"] = static + dynamic if exact else None  # A size rounded to kilobytes is not exact.
     return ForeignResult(
         {},
         Outcome.OK,

@@ -169,7 +169,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # The names are already those of the function.
+    if kind.results is not None:  # The file already uses the function's parameter names.
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

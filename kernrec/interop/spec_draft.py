@@ -79,9 +79,10 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     """
     compiled: dict[tuple[object, ...], Result] = {}
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
-    words = replace(words, entry=instance or words.entry)
+    named = (*((f"--entry '{instance}'",) if instance else ()), *words.assumed)
+    words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
     drafter = _Drafter(source, words, sm, suggest, compiled)
-    draft, named = drafter.draft(), (f"--entry '{instance}'",) if instance else ()
+    draft = drafter.draft()
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
     chosen = drafter.assumed_words()
@@ -90,7 +91,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # A number assumed to be zero sizes no buffer.
+        if complete.missing and (further := drafter.assumed_words()):  # An assumed 0 may leave a size unknown.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -101,7 +102,9 @@ class _Drafter:
     def __init__(
         self, source: Path, words: LaunchWords, sm: int, suggest: bool, compiled: dict[tuple[object, ...], Result]
     ) -> None:
-        self.source, self.words, self.suggest, self.compiled = source, words, suggest, compiled
+        self.source, self.suggest, self.compiled = source, suggest, compiled
+        self.sized = {text.partition("=")[0].strip() for text in words.arguments}  # Names that the user described
+        self.words = replace(words, arguments=[*words.arguments, *words.assumed])
         whole = whole_source(source, words.include)
         self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
         code = device_code(whole, self.instance)
@@ -229,15 +232,18 @@ class _Drafter:
         if launch.shared != "0":
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
-        entry = self.instance or self.signature.name
-        return Draft(
-            self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch, self.arguments.unset
-        )
+        buffers = {
+            name: f"{tensor.parameter.name}={'zeros:' if tensor.values == 'zeros' else ''}{tensor.dtype}"
+            for name, tensor in self.arguments.tensors.items()
+            if tensor.symbol is None and tensor.dtype and tensor.parameter.name not in self.sized
+        }
+        entry, missing, assumed = self.instance or self.signature.name, tuple(self.missing), tuple(self.assumed)
+        return Draft(self.source, entry, lines.text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
     def assumed_words(self) -> tuple[str, ...] | None:
         """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
-        unsized = [each.parameter.name for each in tensors if each.parameter.pointer and each.parameter.dtype]
+        unsized = {each.parameter.name: each.parameter.ctype for each in tensors if each.parameter.pointer}
         axes = self.facts.grid_axes, self.facts.block_axes
         threads = self.facts.most_threads or 1024
         return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
@@ -257,7 +263,7 @@ class _Drafter:
             if (macro := self.macros.get(name)) and not macro.guarded:
                 raise UsageError(
                     f"--tune {name}: {self.source.name} always defines it as {macro.value}; put the #define between"
-                    f" #ifndef {name} and #endif, and it can be tuned"
+                    f" #ifndef {name} and #endif to make it tunable"
                 )
             self.tunables[identifier(name)] = DraftTunable(numbers, define=name)
         if self.suggest:
@@ -300,13 +306,13 @@ class _Drafter:
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
-            if self.instance is not None and "kernrec_instance" in result.log:
-                name = self.instance.partition("<")[0].strip()
-                raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
-            if "texture is not a template" in str(result):
+            if "texture is not a template" in result.log:
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
                 )
+            if self.instance is not None and "kernrec_instance" in result.log:
+                name = self.instance.partition("<")[0].strip()
+                raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
             header = _ABSENT.search(str(result))
             if wheel := next((wheel for start, wheel in _WHEELS if header and header[1].startswith(start)), None):
                 raise UsageError(f"{result}: pip install {wheel}")
@@ -412,8 +418,8 @@ class _Drafter:
         """
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
-                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
-                " block; give one block, or the macro by --tune and --block"
+                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"
+                " size; give one block size, or name the macro with --tune and --block"
             )
         axes = max(map(len, blocks))
         padded = [(*some, 1, 1)[:axes] for some in blocks]

@@ -33,6 +33,8 @@ class LaunchWords:
     """Values of macros to compile the source with, keyed by macro."""
     options: Sequence[str] = ()
     """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
+    assumed: Sequence[str] = ()
+    """Arguments that kernrec added, such as larger sizes of buffers whose assumed sizes were too small."""
     note: str = ""
     """Note on the origin of macros, options and folders that the user did not pass, or an empty string."""
 

@@ -80,7 +80,7 @@ def _read(document: dict[str, Any], file: TextFile) -> ForeignResults:
 
 def _result(entry: object) -> ForeignResult:
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], dict):
-        raise ValueError("expected the attributes of a config and its times")
+        raise ValueError("expected a list of two items: the attributes of a config, and its times")
     attributes, times = entry
     names = set(attributes)
     if names not in (_ATTRIBUTES, _ATTRIBUTES | _LATER):
@@ -162,7 +162,7 @@ def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
     with reading(title, "a lookup table as PyTorch 2.10 to 2.14 read it"):
         document = whole_document(text, _LARGEST)
         if not isinstance(document, dict) or not document:
-            raise ValueError("expected an object with the keys of inputs")
+            raise ValueError("expected an object whose keys describe the inputs of ops")
         table = {key: _entries(key, entries) for key, entries in document.items()}
         if sum(map(len, table.values())) > _MOST_CONFIGS:
             raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
@@ -171,7 +171,7 @@ def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
 
 def _entries(key: str, entries: Any) -> list[dict[str, int]]:
     if len(key) > 2000 or not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r:.80} is not the key of an op's inputs")
+        raise ValueError(f"{key!r:.80} does not describe the inputs of an op")
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise ValueError(f"{key!r:.60} has no list of configs")
     configs = []

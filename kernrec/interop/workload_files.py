@@ -66,8 +66,8 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
     if ending not in ENDINGS and not path.is_file():
         if "/" in name or ending in (".txt", ".yaml", ".yml", ".pb", ".pt"):
             raise UsageError(
-                f"workload {name!r:.80}: no such file; expected one that ends in {', '.join(ENDINGS)}, or"
-                f" {', '.join(workloads())}, or a model of the Hugging Face Hub: hf:ORG/NAME"
+                f"workload {name!r:.80}: no such file; expected a file ({', '.join(ENDINGS)}), a built-in workload"
+                f" ({', '.join(workloads())}) or a model of the Hugging Face Hub (hf:ORG/NAME)"
             )
         return workload(name)
     check_input(path, f"workload file {path}")
@@ -160,7 +160,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
             raise UsageError(f"{path}, line {number}: not a JSON object") from None
         shape = request.get("shape") if isinstance(request, dict) else None
         if not isinstance(shape, dict) or not isinstance(request.get("op"), str):
-            raise UsageError(f"{path}, line {number}: expected an object with op and shape, dimensions by name")
+            raise UsageError(f"{path}, line {number}: expected an object with op and shape, an object of dimensions")
         common = {key: request[key] for key in _COMMON if request.get(key) is not None}
         if clash := next((key for key in shape if key in _COMMON), None):
             raise UsageError(f"{path}, line {number}: {clash!r} is not a dimension")

@@ -79,7 +79,7 @@ class LaunchReader:
         if trips.keys() != depth.keys():
             raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
         if "block" in trips:
-            raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
+            raise table.fail("trips", "another name than 'block', which is reserved for the blocks", "block")
         prefetch, waits = table.expression("prefetch", names, "0"), table.expression("waits", names, "0")
         probes = self._probes(table, len(trips))
         table.done()

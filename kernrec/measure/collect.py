@@ -132,7 +132,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
     with Journal(journal_path(database)) as journal:
         check_takes_rows(database)
         if (old := database.with_name(f"{database.name}.journal")).exists():
-            note(f"{old} is of kernrec 0.1: its rows are added by `collect` of that version")
+            note(f"{old} was written by kernrec 0.1: only `kernrec collect` of that version adds its rows")
         yield journal, ingest(journal, database, note)
 
 
@@ -145,7 +145,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
     try:
         stored += ingest(journal, database)
     except KernrecError as failure:
-        error = error or f"{failure}; what was measured is safe in {journal.path} and is brought in by the next collect"
+        error = error or f"{failure}; the measurements are safe in {journal.path}: the next `kernrec collect` adds them"
     tried = any(problem.measured for problem in result.results)
     if error is None and not result.stopped and tried and not any(problem.best for problem in result.results):
         error = "no config could be measured; the reasons are above"

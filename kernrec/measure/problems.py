@@ -61,7 +61,8 @@ def select_layers(
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
     if not layers:
         source = f"workload {workload}" if workload else "the standard workloads"
-        raise UsageError(f"no layer of {source} is {'one that a kernel here computes' if every_op else f'of op {op}'}")
+        unfit = "is computed by a kernel of kernrec" if every_op else f"has the op {op}"
+        raise UsageError(f"no layer in {source} {unfit}")
     return list(layers.values())
 
 

@@ -148,7 +148,7 @@ ELEMENTWISE = _op(
     shapes=lambda d, layout: {"a": (1,), "x": (d["n"],), "b": (d["n"],), "y": (d["n"],)},
     flops=lambda d: 3 * d["n"],  # multiply, add, compare
     reference=_elementwise,
-    values=lambda d: {"a": (1, 0.25)},  # With 1, a kernel that omits the scale would pass.
+    values=lambda d: {"a": (1, 0.25)},  # If a were 1, a kernel that omits the scale would pass the check.
 )
 
 

@@ -174,7 +174,9 @@ class Answers:
             raise unknown("kernel", name, names)
         point = point_of(candidates, _number(parameters, "power_limit_w"), _number(parameters, "clock_hz"))
         if point < 0:
-            raise UsageError("no operating point has this power limit and clock; ask for those of a front")
+            raise UsageError(
+                "no operating point has this power limit and clock; give those of a point on a Pareto front"
+            )
         of_kernel = candidates.only(names.index(name))
         config = tunables_of("config", parameters.get("config"))
         position = pick_config(of_kernel, config, Objective.LATENCY, point)

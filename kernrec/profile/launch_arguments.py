@@ -293,7 +293,9 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
                 raise unknown("buffer", str(argument), arguments.buffers)
             array = arguments.buffers[argument]
             if not 0 <= argument.offset <= array.size:
-                raise UsageError(f"{argument}+{argument.offset}: {argument} has {array.size} elements")
+                raise UsageError(
+                    f"{argument}+{argument.offset}: the offset is too large; {argument} has {array.size} elements"
+                )
             arguments.order[number] = BufferPlace(argument, argument.offset * array.itemsize)
     return arguments
 
@@ -303,7 +305,9 @@ def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dt
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
     lengths = {len(shape), len(described.box), len(described.steps or described.box)}
     if len(lengths) > 1:
-        raise UsageError(f"argument {text!r}: the tensor has {len(shape)} extents, the box {len(described.box)}")
+        raise UsageError(
+            f"argument {text!r}: the tensor has {len(shape)} extents, but the box has {len(described.box)}"
+        )
     if kind not in ELEMENT_TYPES:
         raise UsageError(f"argument {text!r}: {unknown('element type of a tensor map', dtype, ELEMENT_TYPES)}")
     extents = shape[::-1]

@@ -129,7 +129,7 @@ def file_launch(
     if len(passed) != len(parameters):
         expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
-        raise UsageError(f"kernel {name!r} {takes}; expected, with your own sizes and values: {expected}")
+        raise UsageError(f"kernel {name!r} {takes}; for example, with your own sizes and values: {expected}")
     if arguments.drawn:
         _cover_indexes(inlined(module, name), dict(zip((p.name for p in parameters), passed, strict=True)), arguments)
     launch = KernelLaunch(
@@ -309,7 +309,7 @@ def kernel_of_ptx(
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
     if misfit := argument_mismatch(module, entry, bound):
         expected = _descriptions(entry, module.functions[entry].parameters, text)
-        raise UsageError(f"{path}: {misfit}; expected, with your own sizes and values: {expected}")
+        raise UsageError(f"{path}: {misfit}; for example, with your own sizes and values: {expected}")
     return kernel, notes
 
 

@@ -159,7 +159,7 @@ class _CallReader:
         if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
             fields, items = value["fields"], value["items"]
             if not (isinstance(fields, list) and isinstance(items, list) and len(fields) == len(items)):
-                raise UsageError(f"{place}: a named tuple has equally many fields and items")
+                raise UsageError(f"{place}: a named tuple needs as many fields as items")
             if not all(isinstance(field, str) and field.isidentifier() for field in fields):
                 raise UsageError(f"{place}: fields {fields!r:.60}: expected names")
             return {"fields": fields, "items": self.argument(name, items)}

@@ -44,8 +44,8 @@ def none_runs(considered: "Prediction") -> KernrecError:
         reason = too_large
     else:
         reason = (
-            f"of {len(considered.on_problem.rows)} valid configs, none is profiled, fits an SM and (in the library) "
-            f"avoids spills"
+            f"none of the {len(considered.on_problem.rows)} valid configs is profiled, fits an SM and (for library "
+            f"kernels) avoids register spills"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
 

@@ -95,10 +95,10 @@ def answer_many(
         KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
-        raise UsageError("many shapes get one recommendation each: give the objective latency, energy or edp")
+        raise UsageError("several shapes get one recommendation each: use the objective latency, energy or edp")
     if query.max_slowdown is not None or query.max_power_w is not None or query.clocks:
         raise UsageError(
-            "many shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
+            "several shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
         )
     definition, device = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
@@ -151,7 +151,7 @@ def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -
     lengths = {name: len(values) for name, values in arrays.items() if values.ndim}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise UsageError(f"sequences of dimensions need one length, but {shown}")
+        raise UsageError(f"sequences of dimensions must have the same length, but {shown}")
     count = next(iter(lengths.values()), 1)
     columns = {name: np.broadcast_to(values, count).tolist() for name, values in arrays.items()}
     for number in range(count):

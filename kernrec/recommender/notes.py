@@ -201,7 +201,7 @@ def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
     if table.coverage.unprofiled and not table.kernel.sampled:
-        yield f"{name}: {table.coverage.unprofiled} variants left out, without a profile for {table.gpu.arch}"
+        yield f"{name}: {table.coverage.unprofiled} variants left out: no profile for {table.gpu.arch}"
     if measured.stale:
         yield f"{name}: measurements of {_configs(measured.stale)} not used: other version of the source"
     if measured.elsewhere:
@@ -261,15 +261,14 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
     count, share = _extrapolated(considered, "extrapolated")
     if count:
         yield Note(
-            f"{_configs(count)}: trips of long loops are counted like those before, not emulated",
-            f"They are up to {100 * share:.0f} % of the machine instructions of a config.",
+            f"{_configs(count)}: only the first trips of long loops were emulated",
+            f"Later trips are counted like them, up to {100 * share:.0f} % of the machine instructions of a config.",
         )
     count, share = _extrapolated(considered, "sampled")
     if count:
         yield Note(
-            f"{_configs(count)}: long loops that depend on data are sampled",
-            "Some trips are emulated, and those between are counted like them, up to"
-            f" {100 * share:.0f} % of the machine instructions of a config.",
+            f"{_configs(count)}: only some trips of long loops that depend on data were emulated",
+            f"The others are counted like them, up to {100 * share:.0f} % of the machine instructions of a config.",
         )
     if coverage.spilling:
         yield Note(

@@ -266,8 +266,8 @@ def view_of(array: Any, name: str, driver: Any) -> View:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise UsageError(
-            f"{name} is a {type(array).__name__}; expected an array on a GPU of CuPy or PyTorch, or one with"
-            " __cuda_array_interface__, such as cupy.from_dlpack makes; kernel.emulate(...) runs NumPy arrays"
+            f"{name} is a {type(array).__name__}; expected a CuPy or PyTorch array on a GPU, or an object with"
+            " __cuda_array_interface__ (cupy.from_dlpack makes one); kernel.emulate(...) accepts NumPy arrays"
         )
     import numpy as np
 
@@ -301,6 +301,6 @@ def stream_address(stream: Any) -> int:
         if isinstance(getattr(stream, name, None), int):
             return int(getattr(stream, name))
     raise UsageError(
-        f"stream is a {type(stream).__name__}; expected a stream of CuPy or PyTorch, one with __cuda_stream__, or its"
-        " address"
+        f"stream is a {type(stream).__name__}; expected a CuPy or PyTorch stream, an object with __cuda_stream__, or"
+        " the address of a stream"
     )

@@ -124,7 +124,9 @@ def read_apart(
         try:
             process.wait(limits.wall_s)
         except subprocess.TimeoutExpired:
-            raise UsageError(f"{title} takes longer than a file of its size should ({limits.wall_s:.0f} s)") from None
+            raise UsageError(
+                f"reading {title} took over {limits.wall_s:.0f} s, more than a file of its size should"
+            ) from None
         finally:
             kill_group(process)
             process.wait()
@@ -144,7 +146,9 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
     if status == 0 and "refused" in done:
         raise UsageError(str(done["refused"]))
     if status == -getattr(signal, "SIGXCPU", 24):
-        raise UsageError(f"{title} takes longer than a file of its size should ({limits.cpu_s:.0f} s of CPU time)")
+        raise UsageError(
+            f"reading {title} took over {limits.cpu_s:.0f} s of CPU time, more than a file of its size should"
+        )
     if status == -getattr(signal, "SIGXFSZ", 25):
         raise UsageError(f"{title} contains more than a file of its size should")
     how = f"signal {-status}" if status < 0 else f"exit status {status}"

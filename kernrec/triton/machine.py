@@ -138,7 +138,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
         return Machine(find_gpu(local.name), local, present)
     gpu = find_gpu(name)
     if local is not None and find_gpu(local.name) != gpu:
-        raise UsageError(f"{name!r:.40} was named, but this process runs on {local.name}: name that, or none")
+        raise UsageError(f"the GPU {name!r:.40} was named, but this process runs on {local.name}: name that, or no GPU")
     return Machine(gpu, local, present)
 
 

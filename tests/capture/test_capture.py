@@ -191,7 +191,7 @@ END:
     assert kernel.launches[0].entry == "fetch"
 
 
-def test_session_answers_after_an_unexpected_error(capsys):
+def test_session_continues_after_an_unexpected_error(capsys):
     ours, theirs = socket.socketpair()
     with ours:
         for verb in (b"no verb", b"device"):

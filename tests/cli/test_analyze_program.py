@@ -35,7 +35,7 @@ def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, ca
     assert rows["lonely"]["recommendations"]
 
 
-def test_buffer_is_not_sized_by_an_offset(tmp_path, capsys):
+def test_offset_parameter_does_not_set_a_buffer_size(tmp_path, capsys):
     (path := tmp_path / "add.cu").write_text(
         "__global__ void add(float *x, int b_off) { x[b_off + blockIdx.x * blockDim.x + threadIdx.x] += 1; }"
     )
@@ -44,17 +44,31 @@ def test_buffer_is_not_sized_by_an_offset(tmp_path, capsys):
     assert "assumed b_off=0, x=f32[1048576]: no value in the file" in " ".join(capsys.readouterr().err.split())
 
 
-def test_assumed_values_that_the_emulator_refuses_become_a_question(tmp_path, capsys):
+def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
-        "__global__ void thirds(float *x, int n) { x[3 * (blockIdx.x * 64 + threadIdx.x)] = n; }"
+        "struct cell { int a; float b; };\n"
+        "__global__ void thirds(float *x, int n) { x[3 * (blockIdx.x * 64 + threadIdx.x)] = n; }\n"
+        "__global__ void rows(cell *c, int n) {\n"
+        "    extern __shared__ float tile[];\n"
+        "    tile[(threadIdx.x % 32) * 300] = c[blockIdx.x * blockDim.x + threadIdx.x].b; __syncthreads();\n"
+        "    c[threadIdx.x].b = tile[0]; }\n"
+    )
+    assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db"), "--json"]) == 0
+    thirds, rows = json.loads(capsys.readouterr().out)
+    assert thirds["notes"][0].startswith("assumed x=f32[4194304], --block 256, --grid")
+    assert rows["notes"][0].startswith("assumed --shared 49152, --grid")
+    assert "n=1048576, c=zeros:f32[2097152]: no value" in rows["notes"][0]
+
+
+def test_refused_assumed_values_are_requested_from_the_user(tmp_path, capsys):
+    (path := tmp_path / "thirds.cu").write_text(
+        "__global__ void thirds(float *x, int n) { x[-3 * int(blockIdx.x * 64 + threadIdx.x)] = n; }"
     )
     assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db")]) == 2
     printed = capsys.readouterr().err
     assert "thirds does not run with assumed values: block (" in printed
     command = f'kernrec analyze {path}:thirds --gpu t4 --block 256 --grid "ceil(n/64)" n=1048576'
-    assert printed.rstrip().endswith(
-        f"of x, which has 4194304 bytes; if the values are wrong, correct them in: {command}"
-    )
+    assert printed.rstrip().endswith(f"which is in no buffer; if the values are wrong, correct them in: {command}")
 
 
 def test_interrupted_program_shows_the_kernels_that_were_analyzed(program, capsys, monkeypatch):
@@ -84,4 +98,4 @@ def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, cap
 
 def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
-    assert "--grid is for one: name one as in program.cu:scale" in capsys.readouterr().err
+    assert "--grid applies to one kernel: name it as in program.cu:scale" in capsys.readouterr().err

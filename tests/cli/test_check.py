@@ -82,7 +82,7 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     assert "swizzles 0, 32, 64, 128" in refused.stderr
 
 
-def test_clusters_of_two_rows_run_whole(scale):
+def test_two_dimensional_clusters_run_whole(scale):
     launch = ("x=f32[64]", "f32:2", "u32:0", "--grid", "48x2", "--cluster", "2x2", "--gpu", "h200")
     done = run(scale, *launch)
     assert done.returncode == 0, done.stderr

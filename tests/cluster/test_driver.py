@@ -122,7 +122,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 
 
 @pytest.mark.parametrize(("changed", "reason"), [
-    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
+    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, but node has NVRTC 13"),
     ({}, "its GPU is in the campaign already"),
     (
         {"limits": (250.0, None, None, False), "uuid_hash": "second"},
@@ -136,7 +136,7 @@ def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reas
     assert {gpu for gpu, _ in cluster.visits} == {"first"}
 
 
-def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, tmp_path):
+def test_failed_gpu_is_named_with_its_node_and_another_measures_its_configs(cluster, tmp_path):
     cluster.opened = {
         "first": opened(),
         "second": opened(uuid_hash="second"),
@@ -159,7 +159,9 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), GpuLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
-    assert notes == ["rtx3090 on node: lost: its node died; another GPU continues its visit, and this one is restarted"]
+    assert notes == [
+        "rtx3090 on node: lost: its node died; another GPU measures the rest of its configs, and this one is restarted"
+    ]
     earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
     assert earlier == [0, 1]  # rows of the open block are measured again
     cluster.opened = {"first": opened(), "second": GpuLost("lost: it does not start")}
@@ -167,7 +169,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
-def test_rows_are_journaled_before_the_next_call_and_drifted_rows_count(cluster, tmp_path):
+def test_rows_are_journaled_before_the_next_call_and_drifted_rows_are_counted(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
     cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), error="full")]

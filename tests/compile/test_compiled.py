@@ -69,7 +69,7 @@ def test_damaged_entry_is_treated_as_missing_and_replaced(cache, damage):
     assert cache.get("ab12") == RESULT
 
 
-def test_cache_stores_compile_errors_but_not_accidents_or_missing_headers(nvrtc, cache):
+def test_cache_stores_compile_errors_but_not_crashes_or_missing_headers(nvrtc, cache):
     for source in ("void f( {", '#include "nowhere.h"'):
         with pytest.raises(CompileError) as first:
             compile_source(source, 80, cache=cache)
@@ -94,7 +94,7 @@ def test_read_only_folder_is_still_read(cache):
 
 
 @given(st.lists(st.text()), st.lists(st.text()))
-def test_keys_are_equal_only_for_equal_parts(first, second):
+def test_cache_keys_are_equal_only_for_equal_inputs(first, second):
     assert (CompileCache.key(*first) == CompileCache.key(*second)) == (first == second)
 
 

@@ -106,12 +106,12 @@ def test_source_with_a_file_include_is_refused(source):
     "#if __has_include(<cuda_fp8.h>)\n#include <cuda_fp8.h>\n#endif", "#include/**/<cuda_fp16.h>/* halves */",
     ".version 8.0\n.target sm_80\n.visible .entry f() { ret; }",
 ])  # fmt: skip
-def test_headers_by_name_are_accepted(source):
+def test_headers_included_by_name_are_accepted(source):
     check_includes(source, "kernel.cu")
 
 
 @given(st.sampled_from(["", " ", "\t", "/* x */", "\\\n", "a;\n"]), st.sampled_from(["", " ", "/**/", "\\\n"]))
-def test_text_around_includes_does_not_hide_them(before, spaces):
+def test_comments_and_spaces_do_not_hide_an_include(before, spaces):
     with pytest.raises(UsageError):
         check_includes(f'{before}#{spaces}include{spaces}"/etc/passwd"', "kernel.cu")
 

@@ -60,7 +60,7 @@ def test_sources_whose_copies_interact_are_compiled_separately(before):
     assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
 
 
-def test_source_that_cannot_be_repeated_is_compiled_alone(nvrtc, cache):
+def test_source_that_cannot_be_copied_is_compiled_alone(nvrtc, cache):
     jobs = [job(f"const int two = SCALE;\n{SAXPY}", {"SCALE": scale}) for scale in range(2, 6)]
     assert compile_together(jobs, "saxpy") is None
     results = dict(compile_many(jobs, processes=1, cache=cache))

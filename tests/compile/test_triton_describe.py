@@ -51,7 +51,7 @@ def _no_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(("release", "fused"), [("3.4.0", True), ("3.9.0", True), ("3.10.0", False), ("4.0", False)])
-def test_fusion_follows_the_release_or_the_environment(monkeypatch, release, fused):
+def test_multiply_add_fusion_follows_the_triton_release_or_the_environment(monkeypatch, release, fused):
     monkeypatch.setattr(triton_version, "triton_compiler", lambda: f"triton {release}")
     assert triton_version.fp_fusion() is fused
     assert f"as triton {release} does by default" in (triton_version.fp_fusion_note() or "")
@@ -62,7 +62,7 @@ def test_fusion_follows_the_release_or_the_environment(monkeypatch, release, fus
     assert not triton_version.fp_fusion()
 
 
-def test_new_release_without_an_interface_is_refused_by_name(monkeypatch):
+def test_triton_without_a_required_function_is_refused_by_name(monkeypatch):
     compiler = pytest.importorskip("triton.compiler")
     monkeypatch.setattr(triton_version, "triton_compiler", lambda: "triton 9.1.0")
     assert "Triton 9.1.0 was not tested" in str(triton_version.untested_version())

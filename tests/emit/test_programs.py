@@ -186,7 +186,7 @@ def test_folder_builds_with_cmake(recommender, tmp_path):
 def test_failed_emit_leaves_no_partial_folder(tmp_path, refuses):
     write_files(tmp_path / "new", {"a/b.txt": b"1", "c.txt": b"2"})
     assert sorted(p.name for p in (tmp_path / "new").rglob("*")) == ["a", "b.txt", "c.txt"]
-    with pytest.raises(UsageError, match="is there already; expected a new or an empty folder"):
+    with pytest.raises(UsageError, match="exists already; expected a new or an empty folder"):
         write_files(tmp_path / "new", {"d.txt": b"3"})
     with pytest.raises(UsageError, match="expected a new folder in an existing one"):
         write_files(tmp_path / "none" / "new", {"d.txt": b"3"})

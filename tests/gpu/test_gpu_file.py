@@ -158,7 +158,7 @@ def test_clocks_power_limits_and_memory_sizes_are_plausible(gpu):
 
 
 @every_gpu
-def test_tensor_cores_are_faster_than_plain_pipes_and_slow_down_with_width(gpu):
+def test_tensor_cores_are_faster_than_plain_pipes_and_slower_for_wider_types(gpu):
     tensor = gpu.tensor_fma_per_clk_sm
     if gpu.generation == "pascal":
         assert tensor == {}

@@ -39,7 +39,7 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
     (90, (256, 64, 232448), 1, "shared memory"),
     (100, (512, 32, 0), 4, "warps"),
 ])  # fmt: skip
-def test_known_block_counts(sm, block, blocks, limiter):
+def test_occupancy_matches_known_block_counts(sm, block, blocks, limiter):
     result = occupancy(limits(sm), *block)
     assert (result.blocks, LIMITERS[result.limiter]) == (blocks, limiter)
     assert result.warps == blocks * -(-block[0] // 32)
@@ -112,7 +112,7 @@ def test_block_counts_match_the_cuda_toolkit(tmp_path):
         )
 
 
-def test_l1_size_is_what_shared_memory_leaves():
+def test_l1_gets_the_cache_that_shared_memory_leaves():
     ampere, turing = limits(86), limits(75)
     blocks = np.array([1, 1, 6, 16])
     assert l1_bytes(ampere, blocks, np.array([0, 48 << 10, 8 << 10, 6 << 10])).tolist() == [

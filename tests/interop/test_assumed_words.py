@@ -27,19 +27,20 @@ struct Large { float a[3000000000]; };
     (["box=struct(FIELDS), for 16 bytes of Box"], BOX, "f", ("box=struct(f32:1,f32:1,f32:1,i32:1)",)),
     (["list=struct(FIELDS), for 8 bytes of List"], BOX, "f", None),
     (["large=struct(FIELDS), for 12000000000 bytes of Large"], BOX, "f", None),
-    (["x=TYPE[ELEMENTS]"], SCALE, "scale", None),
+    (["x=TYPE[ELEMENTS]"], BOX, "f", ("x=zeros:f32[4194304]",)),
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
 def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
-    assert assumed_words(missing, source, kernel, (1, 1), 256, ["x"]) == words
+    assert assumed_words(missing, source, kernel, (1, 1), 256, {"x": "Box"}) == words
 
 
-def test_words_are_added_to_the_users_options():
+def test_assumed_values_are_added_to_the_users_options():
     words = with_words(LaunchWords(arguments=["n=4"]), ('--grid "ceil(n/block_x)"', "x=f32[4]", "--tune T=1,2"))
-    assert (words.grid, words.arguments, words.tunables) == ("ceil(n/block_x)", ["n=4", "x=f32[4]"], ["T=1,2"])
+    assert (words.grid, words.tunables) == ("ceil(n/block_x)", ["T=1,2"])
+    assert (words.arguments, words.assumed) == (["n=4"], ["x=f32[4]"])
 
 
-def test_only_a_draft_that_may_assume_is_completed(tmp_path):
+def test_draft_is_completed_only_if_assumptions_are_allowed(tmp_path):
     (path := tmp_path / "scale.cu").write_text(SCALE)
     assert draft_spec(path, LaunchWords()).missing
     draft = draft_spec(path, LaunchWords(), assume=True)
@@ -58,8 +59,8 @@ def test_template_without_an_instance_gets_usual_arguments(tmp_path):
 
 def test_assumed_block_respects_launch_bounds():
     missing = ["--block, which the code never reads"]
-    assert assumed_words(missing, SCALE, "scale", (1, 1), 64) == ("--block 64",)
-    assert assumed_words(missing, SCALE, "scale", (2, 2), 64) == ("--block 8x8",)
+    assert assumed_words(missing, SCALE, "scale", (1, 1), 64, {}) == ("--block 64",)
+    assert assumed_words(missing, SCALE, "scale", (2, 2), 64, {}) == ("--block 8x8",)
 
 
 def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
@@ -69,7 +70,7 @@ def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
         draft_spec(path, LaunchWords(), assume=True)
 
 
-def test_position_of_zero_does_not_empty_the_buffers(tmp_path):
+def test_start_position_assumed_to_be_zero_does_not_empty_the_buffers(tmp_path):
     (path := tmp_path / "fill.cu").write_text(
         "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
     )

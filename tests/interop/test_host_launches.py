@@ -37,7 +37,7 @@ def test_program_arguments_come_from_the_makefile(tmp_path):
     assert make_arguments(tmp_path / "none") == []
 
 
-def test_names_that_define_each_other_end():
+def test_circular_definitions_terminate():
     (launch,) = host_launches(
         KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
     )
@@ -129,7 +129,7 @@ def test_kernels_in_other_files_are_named(tmp_path):
         draft_spec(tmp_path / "part.cu", LaunchWords())
 
 
-def test_instance_on_two_lines_has_a_name_on_one():
+def test_template_instance_on_two_lines_gets_a_one_line_name():
     program = (
         "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
         "template __global__ void f<float,\n 4>(float *);\n"
@@ -147,7 +147,7 @@ def test_type_on_several_lines_adds_no_line_to_the_spec():
     assert tensor.line("x").endswith("  # const [evil] float *x")
 
 
-def test_draft_that_is_not_toml_gets_one_line(tmp_path, refuses):
+def test_draft_that_is_not_toml_gives_a_one_line_error(tmp_path, refuses):
     refuses(lambda: Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel())
 
 
@@ -180,7 +180,7 @@ f<<<static_cast<unsigned int>(size) / 256, 256>>>(thrust::raw_pointer_cast(v.dat
     assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))
 
 
-def test_initializer_list_of_a_vector_is_no_size():
+def test_initializer_list_of_a_vector_does_not_set_a_buffer_size():
     host = "int main() { device_vector<float> v{8.f, 2.f}; f<<<1, 64>>>(thrust::raw_pointer_cast(v.data()), 2); }"
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert launch.arguments == ("n=2",)

@@ -77,7 +77,7 @@ def test_imported_results_cannot_use_a_library_kernel_name(database, write, refu
     assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
 
 
-def test_one_bad_entry_among_thousands_and_nothing_is_added(database, write, refuses):
+def test_one_bad_entry_among_thousands_prevents_the_import(database, write, refuses):
     entries = [entry(bx=i) for i in range(2500)]
     refuses(lambda: import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM))
     assert set(database.counts().values()) == {0}

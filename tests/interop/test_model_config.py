@@ -112,7 +112,7 @@ def test_implausible_model_size_is_refused(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_usual_model_is_read(tmp_path):
+def test_common_model_is_read(tmp_path):
     (path := tmp_path / "config.json").write_text(json.dumps(MODEL))
     experts = read_model(str(path)).experts
     assert experts is not None

@@ -62,7 +62,7 @@ def test_file_names_match_what_the_tools_look_for():
     assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
 
 
-def test_tokens_may_follow_from_the_integers_of_a_call(refuses):
+def test_token_count_may_be_computed_from_the_integers_of_a_call(refuses):
     layer = ExpertLayer.parse("e=8,n=7168,m=COUNT // 2,device=L4")
     assert layer.tokens_of({"count": 32, "n": 5}) == 16
     refuses(lambda: layer.tokens_of({"counts": 32}))

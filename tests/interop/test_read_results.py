@@ -243,7 +243,7 @@ def test_ktt_json_is_read_with_its_failures(tmp_path):
     assert (wrong.outcome, wrong.latency_s, wrong.error) == (Outcome.INCORRECT, None, "ValidationFailed")
 
 
-def test_damaged_json_of_ktt_gets_one_line(tmp_path, refuses):
+def test_damaged_ktt_json_gives_a_one_line_error(tmp_path, refuses):
     refuses(lambda change: read_results(tuned(tmp_path, TUNED_KTT | change)), [
         {"Metadata": {"TimeUnit": "Minutes"}}, {"Results": {}},
         {"Results": [{"Configuration": [{"Name": "A", "Value": 1}], "Status": "Fine"}]},

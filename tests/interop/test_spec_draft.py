@@ -116,7 +116,7 @@ def test_indexes_cover_the_tensor_they_index(tmp_path, entry, arguments, values,
             assert filled[name].tolist() == [9 * row for row in range(1001)]
 
 
-def test_missing_statements_are_listed_and_marked(rows, refuses):
+def test_missing_parts_of_a_draft_are_listed_and_marked(rows, refuses):
     draft = draft_spec(rows, LaunchWords(), suggest=True)
     assert draft.missing == (
         "--shared BYTES", '--grid, such as --grid "ceil(n/64)"', "N=NUMBER", "flip=BYTE", "m=NUMBER",

@@ -133,7 +133,7 @@ def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
 
 
 @pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
-def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
+def test_grid_divisors_that_are_not_a_list_give_a_one_line_error(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # only GlobalSize sets the grid

@@ -49,7 +49,7 @@ def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
     ((config(), 0.4), "expected three times"), ((config(), [INFINITY, 1, 1]), "time is not finite"),
     ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
     ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
-    ("config", "expected the attributes of a config and its times"),
+    ("config", "expected a list of two items: the attributes of a config, and its times"),
 ])  # fmt: skip
 def test_foreign_cache_is_refused_in_one_line(tmp_path, entry, says):
     with pytest.raises(UsageError) as error:
@@ -58,7 +58,7 @@ def test_foreign_cache_is_refused_in_one_line(tmp_path, entry, says):
     assert "\n" not in str(error.value)
 
 
-def test_rows_are_stored_as_another_tuners(tmp_path, refuses):
+def test_rows_are_stored_as_measured_by_another_tuner(tmp_path, refuses):
     path = write(tmp_path, [(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
     problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
     with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:

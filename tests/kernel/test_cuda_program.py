@@ -104,7 +104,7 @@ def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: 
         read_source(source)
 
 
-def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
+def test_home_folder_is_not_treated_as_a_project(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     for name in (".git", "notes", "code/app"):
         (tmp_path / name).mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_bindings_of_another_package_are_host_code():
     assert "PYBIND11" not in code
 
 
-def test_declaration_without_a_body_is_no_kernel():
+def test_declaration_without_a_body_is_not_a_kernel():
     declared = "__global__ void f(int *);\n__global__ void g(float *x);\n__global__ void f(int *counts) {}\n"
     assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
 
@@ -166,7 +166,7 @@ def test_pointer_that_is_only_written_is_an_output(body, output):
 @pytest.mark.parametrize(("source", "names"), [
     ("", ["x", "z"]), ("// #define MORE\n", ["x", "z"]), ("#define MORE\n", ["x", "y"]),
 ])  # fmt: skip
-def test_parameter_of_an_undefined_macro_is_no_parameter(source, names):
+def test_parameter_under_an_undefined_macro_is_ignored(source, names):
     source += "__global__ void k(int *x\n#ifdef MORE\n, int *y\n#else\n, int z\n#endif\n) { *x = 1; }"
     (signature,) = signatures(source)
     assert [parameter.name for parameter in signature.parameters] == names

@@ -129,7 +129,7 @@ def space_of(spec):
     return kernel, Space(kernel, 80, limits(80), "f32", "any")
 
 
-def test_space_equals_the_list_in_order_of_tunable_values():
+def test_listed_configs_form_the_space_in_order_of_tunable_values():
     _, space = space_of(LISTED)
     assert [space.config(row) for row in range(len(space))] == [
         {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},

@@ -123,7 +123,7 @@ def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-def test_bands_save_wave_traffic_that_l2_cannot_keep():
+def test_banded_block_order_saves_traffic_that_exceeds_l2():
     blocks, wave, own = np.array([4096.0]), np.array([64.0]), np.array([1 << 20])
 
     def moved(a: tuple[float, ...], b: tuple[float, ...]) -> float:

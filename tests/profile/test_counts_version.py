@@ -56,7 +56,7 @@ def test_counts_change_only_with_their_version():
     check(counts, COUNTS_VERSION, document["version"], document["counts"])
 
 
-def test_another_count_fails_unless_the_version_is_raised():
+def test_changed_count_fails_unless_the_version_is_raised():
     document = json.loads(PINNED.read_text())
     pinned, version = document["counts"], document["version"]
     other = {name: dict(metrics) for name, metrics in pinned.items()}

@@ -33,7 +33,7 @@ CALLS = {
 @pytest.mark.every(2)
 @pytest.mark.parametrize("sm", [80, 90, 100])
 @pytest.mark.parametrize("function", CALLS)
-def test_descriptors_copy_tiles(function, sm):
+def test_tensor_descriptors_copy_tiles(function, sm):
     arguments: dict[str, Any] = CALLS[function]
     kernel, _ = kernel_of_triton(TritonCall(KERNELS, function, arguments, [2, 2], [{"BLOCK": 64}]))
     (config,), problem = configs_of(kernel), kernel.definition.problem()

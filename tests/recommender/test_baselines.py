@@ -242,7 +242,7 @@ def test_every_baseline_has_a_version_and_date(recommender):
     assert named["h200", "TensorRT-LLM"] == "TensorRT-LLM 1.3.0rc20"
 
 
-def test_another_limit_gives_a_learned_time_that_is_no_faster(recommender):
+def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommender):
     at_default = baselines_of(recommender.context, published_product(), H200, DEFAULT_POINT)
     at_half = baselines_of(recommender.context, published_product(), H200, OperatingPoint(H200.tdp_w / 2, None))
     assert {baseline.source for baseline in at_half} <= {"learned", "transferred"}
@@ -273,7 +273,7 @@ def test_backend_time_never_falls_with_more_rows(recommender, gpu, n, k):
     assert sources == {"published", "learned"}
 
 
-def test_time_for_more_rows_limits_a_recorded_one(recommender):
+def test_recorded_time_is_at_most_the_time_for_more_rows(recommender):
     card, matmul = find_gpu("b200"), find_op("matmul")
     few, more = (matmul.problem("bf16", "nt", m=m, n=2560, k=2560) for m in (48, 49))
     recorded, faster = (

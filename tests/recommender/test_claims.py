@@ -83,7 +83,7 @@ DILATED = {"c": 61, "h": 20, "w": 19, "k": 61, "r": 3, "s": 3, "padding": 2, "di
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "rtx4090", "b200"])
-def test_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
+def test_first_layer_grouped_depthwise_and_dilated_convolutions_have_an_answer(recommender, gpu, dtype, layout):
     for dims in (WIDE, FIRST, GROUPED, DEPTHWISE, DILATED):
         assert recommender.recommend("conv", gpu, dims, dtype, layout, FASTEST).best.latency_s.value > 0
 

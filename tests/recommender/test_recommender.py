@@ -175,7 +175,7 @@ def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommende
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
-def test_note_says_that_times_at_the_power_limit_are_of_short_runs(recommender):
+def test_note_states_that_times_at_the_power_limit_are_for_short_runs(recommender):
     slowed, free = at_limit(recommender, 250.0), at_limit(recommender, 450.0)
     assert (slowed.best.bottleneck, free.best.bottleneck != "power limit") == ("power limit", True)
     assert [any("short runs" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
@@ -236,7 +236,7 @@ def shown(*drawn: tuple[float, float, bool]) -> list[str]:
     return [str(place) for place in places([(low, high) for low, high, _ in drawn], [exact for *_, exact in drawn])]
 
 
-def test_tie_is_with_the_first_of_the_group():
+def test_tie_is_decided_by_the_first_of_the_group():
     assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
 
 

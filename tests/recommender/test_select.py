@@ -145,7 +145,7 @@ def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
     "options",
     [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"]],
 )
-def test_every_row_shows_its_power_limit_and_the_title_none(capsys, options):
+def test_every_row_shows_its_power_limit_but_the_title_does_not(capsys, options):
     # Once, the title stated "default power limit 450 W" over a row that is valid only at 236 W.
     assert run([*COMMAND, "--gpu", "rtx4090", *options]) == 0
     out = capsys.readouterr().out

@@ -126,7 +126,7 @@ def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own, reader)
 
 
 @pytest.mark.every(2)
-def test_withdrawn_rows_answer_no_more(reader, tmp_path):
+def test_withdrawn_rows_are_no_longer_used(reader, tmp_path):
     assert Person(tmp_path / "ann").withdraw(tmp_path / "team", "true") == 9
     assert reader.pull(tmp_path / "team").withdrawn == 9
     with reader.at_work():
@@ -170,7 +170,7 @@ def test_large_database_derives_an_entry_when_a_query_needs_it(own, monkeypatch,
     assert derived == [PROBLEM.key, OTHER.key]
 
 
-def test_entry_derived_after_a_change_is_of_the_new_state(own, monkeypatch):
+def test_entry_derived_after_a_change_contains_the_change(own, monkeypatch):
     monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
     file_of(own).unlink()
     before = query_file(own, Database.open)
@@ -218,14 +218,14 @@ def test_verify_deletes_a_file_that_differs_from_the_database(own, capsys):
     assert answers(Stack())[0].measured[0].latency_s == 1e-3
 
 
-def test_without_a_place_for_the_file_the_database_answers(own):
+def test_query_uses_the_database_if_the_query_file_cannot_be_written(own):
     expected = answers(Stack())
     file_of(own).unlink()
     (file_of(own) / "full").mkdir(parents=True)
     assert answers(Stack()) == expected
 
 
-def test_files_of_others_stay_alone_in_their_folder(own, tmp_path):
+def test_reading_another_users_database_writes_nothing_beside_it(own, tmp_path):
     """Reading another person's database writes nothing beside it."""
     (folder := tmp_path / "theirs").mkdir()
     shutil.copy(own, folder / "theirs.duckdb")

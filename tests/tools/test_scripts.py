@@ -156,7 +156,7 @@ def test_benchmark_prints_its_figures(name):
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
+def test_checkout_equals_only_itself_in_its_answers(tmp_path):
     some = "--queries", 40, "--seed", 3
     itself = tool("equal_answers", "--before", ROOT, *some)
     assert itself.returncode == 0, itself.stdout + itself.stderr

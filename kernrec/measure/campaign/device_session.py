@@ -258,7 +258,7 @@ class BlockControl:
         self._started_s: float | None = None  # time at which the first block began
         # time at which the reference kernels' energy was last measured, which takes seconds
         self._energy_checked_s = 0.0
-        self._energy_unchecked = False  # whether the energy of configs was measured since then
+        self._energy_unchecked = False  # whether any config's energy was measured after that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
         """Run the reference kernels and begin a block.

@@ -72,8 +72,8 @@ class Journal:
                 check_kind(file.stat().st_mode, file)
             if (descriptor := lock_path(lock, _WAIT_S)) is None:
                 raise JournalInUseError(
-                    f"{self.path.name.removesuffix(_SUFFIX)} is being filled by {lock.read_text(errors='replace')}:"
-                    " wait for it, or measure into another --db and `kernrec db merge` it later"
+                    f"{self.path.name.removesuffix(_SUFFIX)} is being written by {lock.read_text(errors='replace')}:"
+                    " wait for it to end, or measure into another --db and merge that later with `kernrec db merge`"
                 )
             self._locked = descriptor
             try:
@@ -172,7 +172,7 @@ class Journal:
         try:
             yield
         except _FAULTS as error:
-            raise JournalError(f"{_failed(self.path, error)}; what was measured before is safe in it") from None
+            raise JournalError(f"{_failed(self.path, error)}; earlier measurements are safe in it") from None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # seconds
+_UNPREDICTED = 1e9  # Seconds, longer than any real launch.
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
-            f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {most / 2**30:.1f} are used of a {gpu.title}"
+            f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {most / 2**30:.1f} GiB of a {gpu.title} are used"
         )
 
 

@@ -102,7 +102,7 @@ class CudaDevice:
                 return buffers.results()
             except KernrecError as error:
                 outcome = error.outcome if isinstance(error, MeasurementFailure) else Outcome.CRASH
-                text = f"results would be compared with the {prepared.reference}, but: {error}"
+                text = f"the {prepared.reference}, which results are compared with, cannot run: {error}"
                 raise MeasurementFailure(outcome, text) from None
 
         buffers.expect(cached_outputs(self._scratch, prepared, expected))

@@ -153,7 +153,7 @@ def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
                         f" {max(clocks)} MHz; the nearest is {nearest}MHz"
                     )
     except nvml.NVMLError as error:
-        raise UsageError(f"{gpu.name} does not let its limits be set: {error}") from None
+        raise UsageError(f"the limits of {gpu.name} cannot be set: {error}") from None
 
 
 def _clocks_mhz(gpu: LocalGpu) -> list[int]:

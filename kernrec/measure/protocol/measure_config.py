@@ -103,7 +103,7 @@ def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> b
 
 VERSION = NEWEST_PROTOCOL
 
-# Latency.
+# Constants of the latency measurement.
 FIRST_LAUNCHES = 3
 """Number of launches after which a config is abandoned if it is hopelessly slow."""
 HOPELESS = 2.0
@@ -120,7 +120,7 @@ SHORT_S = 50e-6
 SHORT_SAMPLE_S = 1e-3
 """Duration of one batch of back-to-back launches, in seconds. Each batch is one sample."""
 
-# Energy.
+# Constants of the energy measurement.
 QUEUE_AHEAD_S = 0.1
 """Maximum seconds of work to queue, because an unbounded queue would exhaust memory."""
 SETTLE_S = 0.7
@@ -240,7 +240,7 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
     if errors is None:
         return NumericCheck()
     if errors.unwritten:
-        text = f"{errors.unwritten} elements of the output were not written, or are not numbers"
+        text = f"{errors.unwritten} elements of the output were not written, or are NaN"
         report = DeviceReport(check=NumericCheck(checked_against=errors.reference))
         raise MeasurementFailure(Outcome.INCORRECT, text, report=report)
     check = NumericCheck(errors.largest, errors.tolerance or None, errors.reference)

@@ -143,7 +143,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
             if not all(map(math.isfinite, values[name])):
                 raise ValueError(f"{name} is not finite")
     if not isinstance(values["arch"], str) or not isinstance(values["provenance"], dict):
-        raise ValueError("arch must be a text and provenance an object")
+        raise ValueError("arch must be a string, and provenance an object")
     values |= {name: int(values[name]) for name in ("rows", "energy_rows", "problems")}
     return Calibration(**values | {"gpus": tuple(map(str, values["gpus"]))})
 

@@ -57,7 +57,7 @@ def load(path: Path) -> VendorModel:
         if card["format"] != FORMAT:
             raise UsageError(f"{path} is a model of format {card['format']!r:.40}; this kernrec reads format {FORMAT}")
         if card["op"] not in OPS:
-            raise UsageError(f"{path} is about {card['op']!r:.40}; known: {', '.join(OPS)}")
+            raise UsageError(f"{path} is a model of the unknown op {card['op']!r:.40}; known: {', '.join(OPS)}")
         file = str(card["trees"]["file"])
         if Path(file).name != file:
             raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
@@ -73,12 +73,12 @@ def load(path: Path) -> VendorModel:
         raise UsageError(cannot_be("read", error.filename or path, error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         about = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path} is not a model of backends, or is incomplete ({about:.80})") from None
+        raise UsageError(f"{path} is not a backend model, or is incomplete ({about:.80})") from None
 
 
 def _readable(path: Path) -> Path:
     if path.stat().st_size > _MOST_BYTES:
-        raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of backends is far smaller")
+        raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a backend model is far smaller")
     return path
 
 

@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # Low, because a complete tree doubles in size with each level.
+_MOST_LEVELS = 10  # The limit is low, because each level doubles the size of a complete tree.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""

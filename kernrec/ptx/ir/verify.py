@@ -103,7 +103,7 @@ class _FunctionCheck:
             fewest = sum(not slot.optional for slot in slots)
             if not fewest <= len(ins.operands) <= len(slots):
                 expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
-                raise ValueError(f"{len(ins.operands)} operands, {expected} expected")
+                raise ValueError(f"{len(ins.operands)} operands; expected {expected}")
         types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
             if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
@@ -127,7 +127,7 @@ class _FunctionCheck:
     def _operand(self, slot: Slot, operand: Operand) -> None:
         if slot.role == "label":
             if not isinstance(operand, Symbol):
-                raise ValueError("a label expected")
+                raise ValueError("expected a label")
         elif slot.role == "address":
             self._address(operand)
         elif slot.role == "tensor":
@@ -135,15 +135,15 @@ class _FunctionCheck:
         elif isinstance(operand, Vector):
             self._vector(slot, operand)
         elif slot.vector > 1:
-            raise ValueError(f"a vector of {slot.vector} elements expected")
+            raise ValueError(f"expected a vector of {slot.vector} elements")
         elif isinstance(operand, Pair):
             if slot != Slot("write", "pred"):
-                raise ValueError("one operand expected, not a pair")
+                raise ValueError("expected one operand, not a pair")
             self._operand(slot, operand.first)
             self._operand(slot, operand.second)
         elif isinstance(operand, Negated):
             if slot.role != "read" or slot.type != "pred":
-                raise ValueError(f"!{operand.register.name} where a predicate cannot be read")
+                raise ValueError(f"!{operand.register.name} is a predicate, which this operand cannot be")
             self._register(slot, operand.register.name)
         elif isinstance(operand, Register):
             self._register(slot, operand.name)
@@ -154,28 +154,28 @@ class _FunctionCheck:
         elif isinstance(operand, Symbol):
             self._symbol(operand)
         elif not (isinstance(operand, Address) and isinstance(operand.base, Register)):
-            raise ValueError("a register, literal or symbol expected")
+            raise ValueError("expected a register, literal or symbol")
 
     def _vector(self, slot: Slot, vector: Vector) -> None:
         count = len(vector.items)
         if slot.vector > 1 or (slot.vector == 1 and count != 1):
             if count != slot.vector:
-                raise ValueError(f"a vector of {count} elements, {slot.vector} expected")
+                raise ValueError(f"a vector of {count} elements; expected {slot.vector}")
             element = slot.type
         else:
             bits = BITS[slot.type]
             if count not in (1, 2, 4) or bits % count:
-                raise ValueError(f"a vector of {count} elements in .{slot.type}")
+                raise ValueError(f".{slot.type} cannot be a vector of {count} elements")
             element = slot.type if count == 1 else f"b{bits // count}"
         for item in vector.items:
             if isinstance(item, Vector | Pair | Negated | Address):
-                raise ValueError("registers and literals expected in a vector")
+                raise ValueError("expected only registers and literals in a vector")
             self._operand(Slot(slot.role, element, slot.wider), item)
 
     def _register(self, slot: Slot, name: str) -> None:
         if name == "_":
             if slot.role != "write":
-                raise ValueError("_ cannot be read")
+                raise ValueError("_ can only be a destination")
             return
         kind = self._type(name)
         if not agrees(kind, slot.type, slot.wider):
@@ -183,7 +183,7 @@ class _FunctionCheck:
 
     def _address(self, operand: Operand) -> None:
         if not isinstance(operand, Address):
-            raise ValueError("an address in brackets expected")
+            raise ValueError("expected an address in brackets")
         if isinstance(operand.base, Register):
             kind = self._type(operand.base.name)
             if not (agrees(kind, "b64") or agrees(kind, "b32")) or kind[0] == "f":
@@ -195,7 +195,7 @@ class _FunctionCheck:
 
     def _tensor(self, operand: Operand) -> None:
         if not isinstance(operand, Texel):
-            raise ValueError("a tensor map and coordinates in brackets expected")
+            raise ValueError("expected a tensor map and coordinates in brackets")
         self._address(Address(operand.image, 0))
         for coordinate in operand.coordinates:
             self._operand(Slot("read", "s32"), coordinate)
@@ -235,12 +235,12 @@ def _check_literal(literal: Immediate, kind: str) -> None:
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":
         if is_float:
-            raise ValueError(f"the integer {literal.value} where a .{kind} is expected")
+            raise ValueError(f"expected a .{kind}, not the integer {literal.value}")
         # Triton 3.8 writes a negative number with 64 bits. ptxas uses only the lower bits.
         value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
         if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")
     elif kind[0] in "us" or kind == "pred":
-        raise ValueError(f"a floating-point literal where a .{kind} is expected")
+        raise ValueError(f"expected a .{kind}, not a floating-point literal")
     elif kind[0] == "b" and literal.kind in ("f32", "f64") and bits != BITS[literal.kind]:
-        raise ValueError(f"a .{literal.kind} literal where a .{kind} is expected")
+        raise ValueError(f"expected a .{kind}, not a .{literal.kind} literal")

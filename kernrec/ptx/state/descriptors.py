@@ -195,7 +195,7 @@ class TensorMap:
         if any(stride % 16 or not 0 <= stride < 1 << 40 for stride in strides):
             raise TensorMapError(f"strides of {strides} bytes are not multiples of 16 below 2^40")
         if not all(1 <= extent <= _MOST_BOX for extent in box):
-            raise TensorMapError(f"box {box} is not of 1 to {_MOST_BOX} elements along each dimension")
+            raise TensorMapError(f"box {box} must have 1 to {_MOST_BOX} elements along each dimension")
         if not all(1 <= step <= 8 for step in steps):
             raise TensorMapError(f"element strides {steps} are not from 1 to 8")
         row = -(-box[0] // steps[0]) * self.element_bytes

@@ -306,7 +306,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # 1 for configs that were not measured
+    latency, energy, _ = elsewhere.values / base.values  # The ratios are 1 for configs that were not measured.
     return here.scaled(latency, energy, energy / latency)
 
 

@@ -139,9 +139,7 @@ class ModelStore:
             return above or own
         trained_above = above.trained.training.get("beneath", {}).get(kernel.name)
         if trained_above not in (None, own.trained.training["data_sha256"]):
-            self._warn(
-                f"model {above.trained.name} corrects another model of {kernel.name} than the present one; not used"
-            )
+            self._warn(f"model {above.trained.name} was trained to correct another model of {kernel.name}; not used")
             return own
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):

@@ -61,7 +61,7 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     """Return (seconds, cycles), which are two lower bounds for the time of a problem. `seconds` is the time to move the
     bytes that exceed L2 at the peak memory bandwidth. `cycles` is the number of clock cycles for the arithmetic at the
     peak rate."""
-    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # A gather may read less.
+    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # It may read a part.
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 

@@ -147,8 +147,8 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(
-                f"narrow {access.what}: {access.widest} bytes at a time of {access.widest * access.count} neighbors",
-                "load up to 16 bytes of a thread at once, as float4, int4 or uchar4",
+                f"narrow {access.what}: {access.widest} bytes at a time of {access.widest * access.count} adjacent",
+                "let each thread load up to 16 bytes at once, as float4, int4 or uchar4",
                 {**dict.fromkeys(_ON_CHIP, rest), "issue": 0.5, "latency": 0.5},
             )
         elif used < _POOR and access.moved > 1.5 * ideal:
@@ -226,13 +226,13 @@ def _of_launch(launch: LaunchDetail, subject: Explanation) -> Iterator[LineAdvic
         warps = launch.resident_blocks * -(-launch.threads // 32)
         yield advice(
             f"too few warps: {warps} per SM, limited by {launch.capped_by}",
-            "use larger blocks, or less of it in each block",
+            "use larger blocks, or less of this resource per block",
             _after(launch, {"latency": max(launch.occupancy / _FEW, _FEW)}),
         )
     elif launch.waves > 1 and launch.tail < _POOR:
         whole = launch.waves / -(-launch.waves // 1)
         yield advice(
             f"tail: the last of {-(-launch.waves // 1):.0f} rounds of blocks leaves most of the GPU idle",
-            "use smaller blocks, or a grid of a multiple of what fits (grid-stride loop)",
+            "use smaller blocks, or as many blocks as fit at once (grid-stride loop)",
             _after(launch, dict.fromkeys((*_CORE, "latency"), whole)),
         )

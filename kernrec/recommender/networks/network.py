@@ -149,7 +149,7 @@ def within_power(query: Query, gpu: GPU) -> Query:
         return query
     if most_w < gpu.power_min_w:
         raise UsageError(
-            f"max power is {most_w:g} W; a network needs a power limit to keep it, but {gpu.title} accepts none "
+            f"max power is {most_w:g} W, which a network keeps by a power limit, but a {gpu.title} accepts no limit "
             f"below {gpu.power_min_w:g} W"
         )
     return replace(query, power_limit_w=most_w)
@@ -255,7 +255,7 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
             )
         )
     if tp > 1:
-        notes.append(f"totals are per GPU, for one of {tp}; joules per token cover all {tp}")
+        notes.append(f"totals are for one of the {tp} GPUs; joules per token are for all {tp}")
     if answer.exchange is not None:
         notes.append(answer.exchange.note)
     if not answer.fits:

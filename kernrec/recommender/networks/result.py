@@ -402,7 +402,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         whole = f"{backend.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
         unsure = sum(layer.may_be_worth_it and not layer.worth_it for layer in self.layers)
         more = (
-            f" In {counted(unsure, 'layer type')} one may be, within the estimates' error: measure it."
+            f" In {counted(unsure, 'layer type')} a custom kernel may be worth it, within the error: measure it."
             if unsure
             else ""
         )
@@ -413,7 +413,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         time, energy = self.total(MIXTURE).versus(backend)
         judged = sum(layer.worth_it is not None for layer in self.layers)
         return (
-            f"{whole} Custom kernels are worth it in {len(self.paying)} of {judged} layer types that it has:"
+            f"{whole} Custom kernels are worth it in {len(self.paying)} of these {judged} layer types:"
             f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall.{more}"
         )
 

@@ -284,7 +284,7 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     configs, version = read_moe_configs(text, str(path))
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise UsageError(f"{path} has no name of a tuned file; known: {FORMATS}")
+        raise UsageError(f"{path} is not named like a tuned file; expected {FORMATS}")
     device = match["device"].replace("_", " ")
     other = "" if _is_gpu(device, gpu) else device
     folder = _TRITON_FOLDER.search(str(path.parent))

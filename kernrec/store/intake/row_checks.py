@@ -277,7 +277,7 @@ def is_possible(moment: datetime) -> bool:
 
 
 def _possible(moment: str, latest: datetime | None) -> str:
-    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Clocks may differ by a day.
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Their clock may be ahead.
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 

@@ -149,10 +149,10 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
             if group["rows"][table] != sum(each.rows for each in segments if each.table == table):
                 raise UsageError(f"{bundle.place.title}: its number of rows differs from its manifest")
         if placed and group["replayed"]:
-            raise UsageError("its rows repeat a recording, so they are not measurements")
+            raise UsageError("its rows were replayed from a recording, so they are not measurements")
         if placed and group["gpus"] != sorted(bundle.manifest.provenance.get("gpus", [])):
             rows = ", ".join(group["gpus"] or ["no GPU"])[:100]
-            raise UsageError(f"its rows are of {rows}, which its manifest does not state")
+            raise UsageError(f"its rows are of {rows}, but its manifest states other GPUs")
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:

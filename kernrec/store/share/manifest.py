@@ -130,7 +130,9 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
     """
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
-        raise UsageError(f"a bundle at a place has rows of one GPU; this one has rows of {', '.join(gpus) or 'none'}")
+        raise UsageError(
+            f"a shared bundle must have rows of exactly one GPU; this one has rows of {', '.join(gpus) or 'none'}"
+        )
     digest = hashlib.sha256(content or manifest.to_bytes()).hexdigest()
     return f"{gpus[0]}/{manifest.created_at[:10]}-{manifest.owner[:8]}-{digest[:12]}.zip"
 

@@ -51,7 +51,7 @@ def test_journal_refuses_second_campaign_and_names_the_first(tmp_path):
     with Journal(journal_path(database)) as journal:
         journal.append(row(), END)
         other = another_run(database, "print('open')")
-        refusal = f"k.duckdb is being filled by PID {os.getpid()} since 20"
+        refusal = f"k.duckdb is being written by PID {os.getpid()} since 20"
         assert refusal in other.stderr
         with pytest.raises(JournalInUseError, match=refusal):
             Journal(journal_path(database))
@@ -67,7 +67,7 @@ def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path):
         journal.append(row(a=1))
         ((pages,),) = journal._query("PRAGMA page_count")
         journal._query(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(JournalError, match="database or disk is full; what was measured before is safe in it"):
+        with pytest.raises(JournalError, match="database or disk is full; earlier measurements are safe in it"):
             journal.append(row(a="x" * 10_000))
         assert journal.records() == [row(a=1)]
 

@@ -123,7 +123,7 @@ COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
 
 
 @given(COSTS, st.integers(1, 8))
-def test_finals_begin_with_undominated_configs(costs, count):
+def test_final_measurements_begin_with_undominated_configs(costs, count):
     latency, energy = zip(*costs, strict=True)
     chosen = front_neighborhood(latency, energy, count)
     assert len(chosen) == len(set(chosen)) <= count
@@ -136,7 +136,7 @@ def test_finals_begin_with_undominated_configs(costs, count):
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(8, 4), (1, 4), (0, 4)])
-def test_every_round_measures_every_final_once(count, rounds):
+def test_every_final_round_measures_each_finalist_once(count, rounds):
     order = interleaved(count, rounds, np.random.default_rng(0))
     for turn in range(rounds):
         assert sorted(order[turn * count : (turn + 1) * count]) == list(range(count))

@@ -108,7 +108,7 @@ def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path
 @pytest.mark.parametrize(
     "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"replayed": True}]
 )
-def test_rows_of_slices_other_limits_and_replays_are_not_replayed(tmp_path, made):
+def test_rows_of_mig_slices_other_limits_and_replays_are_not_replayed(tmp_path, made):
     path = make_recording(tmp_path / "r.duckdb", 20)
     with Database.open(path) as database:
         before = database.counts()["measurement"]

@@ -9,7 +9,7 @@ def _errors(*latencies: float) -> list[str | None]:
     return [drift.update({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
 
 
-def test_reference_two_percent_slower_is_drift_and_half_a_percent_is_not():
+def test_two_percent_slower_reference_is_drift_but_half_a_percent_is_not():
     assert _errors(1.0, 1.005, 0.995) == [None, None, None]
     assert _errors(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
 

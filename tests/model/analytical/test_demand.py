@@ -53,7 +53,7 @@ def test_unpacked_conversions_take_two_clocks_of_the_special_pipe(gpu, slow):
         assert (taken["special"], taken["int"]) == ((8.0, 0.0) if name in slow else (0.0, 2.0))
 
 
-def test_register_moves_are_the_assemblers_business():
+def test_register_moves_in_ptx_take_no_time():
     assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
 
 
@@ -99,7 +99,7 @@ def test_shared_memory_reads_limit_narrow_matmuls(gpu, family):
     assert took["tensor"] == pytest.approx(operations / 2 / at_boost)
 
 
-def test_sums_leave_tensor_memory_a_word_a_lane_and_clock():
+def test_tensor_memory_loads_one_word_per_lane_and_clock():
     assert rates("b200", tensor_memory__load_bytes=128 * 64 * 4)["LSU"] == 64.0
 
 
@@ -123,13 +123,13 @@ def test_memory_instruction_occupies_load_store_units_at_any_width(gpu, clk):
     assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4 * wavefront_clk
 
 
-def test_lanes_that_add_one_to_a_word_take_turns_only_before_ampere():
+def test_increments_of_one_word_are_serialized_only_before_ampere():
     merged = {"issue": 1.0, "issue__atomic": 1.0, "shared__atomic_wavefronts": 1.0, "shared__atomic_repeats": 31.0}
     assert rates("a100", **merged)["shared memory"] == 1.0
     assert rates("t4", **merged)["shared memory"] == 32 * 2.0
 
 
-def test_pipes_add_up_across_stretches_and_overlap_within_one():
+def test_pipe_times_add_up_across_code_stretches_and_overlap_within_one():
     counts = {"issue": 80.0, "issue__fma32": 64.0, "issue__f64": 16.0}
     apart = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__1__f64=16.0)
     mixed = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__0__f64=16.0)
@@ -194,7 +194,7 @@ def test_memory_counts_become_events_of_the_power_model():
     assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 42, "l1.requests": 2}
 
 
-def test_bytes_that_no_thread_moves_cost_what_wavefronts_do():
+def test_shared_memory_bytes_of_wgmma_and_bulk_copies_cost_as_much_energy_as_wavefronts():
     counts = {"shared.load_wavefronts": 2.0, "wgmma.shared_bytes": 640.0, "bulk.shared_write_bytes": 256.0}
     assert events(counts)["shared.wavefronts"] == 2.0 + 640.0 / 128 + 256.0 / 128
 

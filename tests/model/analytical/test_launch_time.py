@@ -128,7 +128,7 @@ def work(**per_trip: float) -> Demand:
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
-def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(name, shared):
+def test_uneven_warps_per_scheduler_cost_nothing_in_a_shared_pipe(name, shared):
     """Run 5 or 8 lone warps per SM; its schedulers share two f64 lanes or have eight f64 lanes each."""
     gpu = find_gpu(name)
 
@@ -171,7 +171,7 @@ def test_warpgroup_products_hide_half_of_the_code_between_them():
         assert added == pytest.approx(100 * softmax / 2 + softmax / 2 + start, rel=0.03)
 
 
-def test_longest_block_is_waited_for_once():
+def test_launch_waits_once_for_its_longest_block():
     """The launch waits for its longest block once, not in every round."""
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
@@ -283,7 +283,7 @@ def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
     return float(latency_s[0]) * ADA.boost_clock_hz * ADA.sms / 1000.0
 
 
-def test_stretches_of_code_add_up_only_if_no_other_block_fills_the_gaps():
+def test_times_of_code_stretches_add_up_only_if_no_other_block_fills_the_gaps():
     at_once = work(fma=100.0, f64=100.0, barriers=1.0)
     apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
     blocks = np.full(1, ADA.sms * 960.0)

@@ -143,7 +143,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_instruction_class_without_a_figure_costs_as_much_as_other():
+def test_instruction_class_without_a_figure_costs_as_much_as_the_class_other():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -224,7 +224,7 @@ def test_only_geforce_gpus_run_above_their_boost_clock():
     assert MODELS["a100-pcie-40gb"].apply_power_limit(idle).clock_hz == MODELS["a100-pcie-40gb"].boost_hz
 
 
-def test_partners_geforce_boards_accept_more_than_the_reference_and_no_others():
+def test_only_geforce_partner_boards_accept_more_power_than_the_reference():
     assert PowerModel.for_gpu(find_gpu("rtx3090")).power_max_w >= 450 > find_gpu("rtx3090").power_max_w
     assert MODELS["rtx-a4000"].power_max_w == find_gpu("rtx-a4000").power_max_w
 
@@ -314,7 +314,7 @@ def test_throughput_per_watt_of_a_blackwell_workstation_gpu_hardly_depends_on_it
     assert max(a_watt) < 1.3 * min(a_watt)
 
 
-def test_memory_draws_by_its_devices_whatever_the_core_clock():
+def test_memory_power_depends_on_its_devices_but_not_on_the_core_clock():
     # An RTX 3090 has 24 GDDR6X devices, an RTX 3080 has 10.
     more, fewer = (PowerModel.for_gpu(find_gpu(name)) for name in ("rtx3090", "rtx3080"))
     assert 25 < more.board_w - fewer.board_w < 45

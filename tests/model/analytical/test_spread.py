@@ -25,7 +25,7 @@ def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
-def test_error_of_a_config_is_below_the_total_and_a_ratio_has_two_such_errors():
+def test_config_error_is_below_the_total_error_and_counts_twice_in_a_ratio():
     for spread in SPREADS:
         assert 1.0 < spread.ratio < spread.time < INTERVAL
         assert 1.0 < spread.energy < INTERVAL

@@ -10,7 +10,7 @@ from kernrec.recommender import Objective, Query, Recommender
 from tests.helpers.paths import ROOT
 
 
-def test_version_is_part_of_a_name_and_unknown_ones_are_refused(refuses):
+def test_backend_name_includes_its_version_and_unknown_versions_are_refused(refuses):
     assert known_backends("trtllm@1.3.0rc20,vllm") == ("TensorRT-LLM@1.3.0rc20", "vLLM")
     refuses(lambda: known_backends("trtllm@1.3"))
 

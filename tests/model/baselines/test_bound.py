@@ -59,7 +59,7 @@ def test_batched_f32_matmuls_use_the_tiles_of_the_generation_and_the_l4_a_lower_
 @pytest.mark.parametrize(
     ("dtype", "less"), [("f8e4m3", "bf16"), ("w8a16", "bf16"), ("w4a16", "w8a16"), ("nvfp4", "f8e4m3")]
 )
-def test_fewer_bits_are_fewer_bytes_of_weights(dtype, less):
+def test_weights_of_fewer_bits_take_fewer_bytes(dtype, less):
     assert precision_of(dtype).b_bytes < precision_of(less).b_bytes
 
 

@@ -83,7 +83,7 @@ def test_convolutions_take_no_less_than_the_roofline(gpu, n, c, k, h):
     assert convolution(gpu, n=n, c=c, k=k, h=h, w=h)
 
 
-def test_large_convolution_beats_its_multiplications_because_winograd_saves_some():
+def test_winograd_makes_large_convolutions_faster_than_their_multiplications_allow():
     gpu = find_gpu("a100-pcie-80gb")
     direct_s = 2 * 64 * 56 * 56 * 512 * 512 * 9 / gpu.peak_flops("f32")
     assert direct_s / 4 < seconds(convolution("a100-pcie-80gb", n=64, c=512, k=512, h=56, w=56)) < direct_s

@@ -151,7 +151,7 @@ def model(op: str) -> VendorModel:
 
 
 @given(times, times, times, st.floats(1.01, 4.0))
-def test_call_in_a_stream_is_never_longer_or_more_certain(call_s, floor_s, work_s, by):
+def test_time_of_a_queued_call_is_never_longer_or_more_certain_than_the_single_one(call_s, floor_s, work_s, by):
     alone = call(call_s, by)
     stream = in_a_stream(alone, floor_s, work_s)
     assert 0 < stream.low < stream.value <= alone.value

@@ -139,7 +139,7 @@ def test_damaged_and_exchanged_trees_are_refused(card):
             load(card)
 
 
-def test_trees_left_for_later_are_checked_on_first_use(card):
+def test_lazily_loaded_trees_are_checked_on_first_use(card):
     trees = next(card.parent.glob("*.latency.*.trees"))
     content = trees.read_bytes()
     trees.write_bytes(b"")

@@ -116,7 +116,7 @@ def test_operations_on_one_address_are_marked():
 
 @pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
-def test_the_assembler_combines_the_same_operations(sm):
+def test_assembler_combines_the_same_operations_as_kernrec(sm):
     combines = {
         name: any(ins.opcode in ("VOTE", "VOTEU") for ins in machine_code_of(PTX, sm)[f"k{number}"].instructions)
         for number, name in enumerate(BODIES)
@@ -136,7 +136,7 @@ def test_combined_operation_takes_one_turn_per_warp(name, turns):
     assert counts["global.x.atomic_requests"] == 4
 
 
-def test_mark_does_not_change_results():
+def test_warp_aggregation_mark_does_not_change_results():
     module = parse(PTX)
     results = []
     for functions in (module.functions, {name: with_warp_aggregation(f) for name, f in module.functions.items()}):

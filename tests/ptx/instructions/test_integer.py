@@ -258,7 +258,7 @@ def extended(value: int, bits: int, kind: str) -> int:
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 @few_examples(6)
 @given(data=columns(2))
-def test_fields_are_extended_and_masks_made(mode, data):
+def test_bit_fields_are_extended_and_bit_masks_created(mode, data):
     limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
     for kind in ("u32", "s32"):
         law = functools.partial(lambda a, n, kind: extended(a, limit(n), kind), kind=kind)

@@ -70,7 +70,7 @@ def test_matches_and_reductions_match_numpy():
         assert (got[some] == law.reduce(bits[some])).all()
 
 
-def test_lanes_with_different_masks_vote_match_and_reduce_apart():
+def test_lanes_with_different_masks_vote_match_and_reduce_separately():
     x = (LANE % 4).astype(np.uint32)
     groups = [sum(1 << j for j in range(32) if j % 4 == i % 4) for i in range(32)]
     label = "match.any.sync.b32 %r20, {a0}, -1; mov.u32 %r21, %laneid; "

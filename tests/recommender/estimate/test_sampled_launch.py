@@ -30,7 +30,7 @@ def slowdown(run: float, joined: float = 0.0) -> float:
     return float(launch.dram_slowdown(np.zeros(1, int), grid, np.full(1, 1024.0), 5e7)[0])
 
 
-def test_short_runs_take_the_dram_time_of_a_recorded_h100():
+def test_short_contiguous_reads_slow_down_dram_as_on_a_recorded_h100():
     """The bounds come from recorded products that stream weights (8 x 129792 x 4096), relative to runs of 512 bytes."""
     assert 1.70 <= slowdown(64.0) <= 1.93
     assert 1.02 <= slowdown(128.0) <= 1.13
@@ -38,12 +38,12 @@ def test_short_runs_take_the_dram_time_of_a_recorded_h100():
     assert slowdown(512.0) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_runs_that_the_next_block_continues_cost_nothing():
+def test_short_reads_that_the_next_block_continues_cost_nothing():
     assert slowdown(64.0, joined=1.0) == pytest.approx(1.0, abs=1e-3)
     assert slowdown(64.0, joined=0.5) < slowdown(64.0)
 
 
-def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second():
+def test_histograms_of_512_bins_do_47_billion_additions_per_second():
     """GPUs from the RTX 3060 to the RTX 3080 reached this rate with one block of a warp per 32 elements."""
     bins = {"atomic__own": 1 / 64, "atomic__meet": 1 / 64, "atomic__own__512": 1 / 4, "atomic__meet__512": 1 / 4}
     seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * TURN_S

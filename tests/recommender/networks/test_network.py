@@ -114,7 +114,7 @@ def test_8_bit_dtype_applies_only_to_quantized_layers(recommender):
     dtypes = {layer.name: layer.answer.problem.dtype for layer in answer.layers}
     assert dtypes["mlp down_proj"] == dtypes["attention qkv_proj"] == "f8e4m3"
     assert {dtypes[name] for name in ("lm_head", "attention")} == {"bf16"}
-    assert any(note.startswith("totals are per GPU, for one of 4") for note in answer.notes)
+    assert any(note.startswith("totals are for one of the 4 GPUs") for note in answer.notes)
 
 
 @pytest.mark.parametrize(("rows", "layout"), [(64, None), (64, "nt"), (64, "nn"), (33, "nt")])
@@ -140,7 +140,7 @@ def test_no_total_exceeds_the_power_bound(recommender, objective):
     assert [total.as_dict() for total in bounded.totals] == [total.as_dict() for total in limited.totals]
     swept = sweep_network(recommender, bounded, "power limit")
     assert all(row.total.power_w <= 250.0 * (1 + 1e-9) for row in swept.rows)
-    with pytest.raises(UsageError, match=r"accepts none below 200 W"):
+    with pytest.raises(UsageError, match=r"accepts no limit below 200 W"):
         answer_network(recommender, "h100", wanted, Query(objective, max_power_w=50.0))
 
 

@@ -34,7 +34,7 @@ def test_vllm_uses_one_name_for_all_h200_and_keeps_hyphens(tmp_path):
     assert "NVIDIA_A100-SXM4-80GB" in names(tmp_path, MIXTRAL, "vllm", "a100")[0]
 
 
-def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
+def test_quantization_by_group_or_row_has_its_own_file_names(tmp_path):
     awq, by_row = ({**MIXTRAL, "quantization_config": quantized} for quantized in (AWQ, BY_ROW))
     assert names(tmp_path, awq, "vllm", "l40s") == ["E=8,N=14336,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
     assert names(tmp_path, awq, "sglang", "l40s") == ["E=8,N=7168,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]

@@ -73,7 +73,7 @@ class RowOp:
 
 _ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
 OPS = {
-    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # It reads two tensors and writes one.
+    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # The op reads two tensors and writes one.
     "layernorm": RowOp(*_ROWS, 2, 46e-6),
     "softmax": RowOp(*_ROWS, 2, 33e-6),
 }
