@@ -73,17 +73,12 @@ Costs::Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) 
     for (Part& part : parts_) estimate(part);
     if (limits.is_none()) return;
     require(points > 0, "points: expected at least one");
-    limited_ = Figures(new double[7 * size_t(points) * count]);  // `limit_first` fills them
+    limited_ = limited_costs(limits, nominal(0, count_), 1);
     points_ = points;
-    limit_first(limits, nominal(0, count_), limited_.get(), points);
 }
 
 nb::object Costs::nominal_array() const { return view(nominal_, {5, size_t(count_)}); }
 nb::object Costs::longest_array() const { return view(longest_, {2, size_t(count_)}); }
-nb::object Costs::limited_array() const {
-    require(limited_ != nullptr, "limited: no operating point");
-    return view(limited_, {7, size_t(points_), size_t(count_)});
-}
 
 nb::list Costs::kernels() const {
     nb::list result;
@@ -331,7 +326,6 @@ void bind_costs(nb::module_& module) {
         .def(nb::init<nb::list, nb::handle, int64_t, int64_t>(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
         .def_prop_ro("nominal", &Costs::nominal_array)
         .def_prop_ro("longest", &Costs::longest_array)
-        .def_prop_ro("limited", &Costs::limited_array)
         .def_prop_ro("kernels", &Costs::kernels)
         .def("runnable", &Costs::runnable)
         .def("launches", &Costs::launches)

@@ -145,9 +145,8 @@ class Costs {
         return {nominal_.get() + first, 5, count, count_, 1};
     }
     double longest_resource(int64_t column) const { return longest_[count_ + column]; }
-    // Costs under the power limits, (7, points, configs).
-    double* limited() { return limited_.get(); }
-    const double* limited() const { return limited_.get(); }
+    // Costs at the first operating point, (7, configs); empty without a power limit.
+    const double* limited() const { return limited_.data(); }
     // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
     // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
     void fill(const Part& part, int64_t first, const Row<const int64_t>& positions, const Table<const double>& limited,
@@ -155,7 +154,6 @@ class Costs {
 
     nb::object nominal_array() const;
     nb::object longest_array() const;
-    nb::object limited_array() const;
     // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
     // position of the heuristic's pick (None: no config), and the number of runnable configs.
     nb::list kernels() const;
@@ -172,7 +170,8 @@ class Costs {
 
     std::vector<Part> parts_;
     int64_t count_ = 0, points_ = 0;
-    Figures nominal_, longest_, limited_;
+    Figures nominal_, longest_;
+    std::vector<double> limited_;
 };
 
 // Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at

@@ -183,11 +183,11 @@ def collect(wanted: CollectOptions) -> None:
         request.check(many_gpus=True)
         cluster = RayCluster(wanted.cluster, request.database, request.recording is not None)
         run_measuring(
-            lambda report, stopping: collect_on(cluster, request, report, stopping),
+            lambda report, stopping: [(request.point, collect_on(cluster, request, report, stopping))],
             lambda result: print_result(result, request),
         )
     else:
-        run_each(
+        run_measuring(
             lambda report, stopping: collect_at(points, request, report, stopping),
             lambda result: print_result(result, request),
         )
@@ -263,15 +263,6 @@ def exit_early(result: "CollectResult", stop: Stop) -> None:
 
 
 def run_measuring(
-    measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
-) -> None:
-    """Run a measurement at the GPU's current settings. For the arguments, see `run_each`."""
-    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-
-    run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
-
-
-def run_each(
     measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
     show: "Callable[[CollectResult], None]",
 ) -> None:

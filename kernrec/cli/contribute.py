@@ -47,7 +47,7 @@ def contribute(wanted: ContributeOptions) -> None:
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))
         request = CollectRequest(None, database, wanted.gpu, strategy=Strategy.PLAN, budget=budget)
-        run_measuring(lambda report, stopping: collect(request, report, stopping), _show)
+        run_measuring(lambda report, stopping: [(request.point, collect(request, report, stopping))], _show)
     _write(database)
 
 

@@ -9,7 +9,6 @@ from kernrec.cli.options import SELECTION, argument, option
 from kernrec.cli.output import (
     AsJson,
     NotePrinter,
-    interval_text,
     measurement_text,
     print_json,
     print_line,
@@ -116,6 +115,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
 
 def _print(subject: "Explanation") -> None:
     from kernrec.kernel.expression import as_in_source
+    from kernrec.recommender.tabular import interval_text
 
     recommendation = subject.recommendation
     locked = (

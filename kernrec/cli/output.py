@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from kernrec.util.human import PREFIXES, flat_rows, human
+from kernrec.util.human import PREFIXES, flat_rows
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender import Estimate, Recommendation
-    from kernrec.recommender.json_form import MeasuredOn
     from kernrec.recommender.result import Foreign
 
 ALWAYS, USUALLY, SELDOM = 3, 2, 1
@@ -383,28 +382,17 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     """Describe where, how often, when and by whom a config was measured. An unmeasured config gives an empty string."""
     if (measurement := recommendation.measurement) is None:
         return ""
+    from kernrec.recommender.tabular import range_text
+
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
     of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names this GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
-    signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
+    signers = ", ".join(str(signer["name"]) for signer in recommendation.signed_by)
     shared = f", {measurement.database} ({signers})" if signers else ""
-    day = measurement.measured_at[:10]
+    day = f"{measurement.measured_at:%Y-%m-%d}"
     when = f" {day}" if day > _UNKNOWN_DAY else ""
-    people = f", {_people_text(measurement)}" if measurement.spread_s else ""
+    people = ""
+    if (ends_s := recommendation.contributors_latency_s) is not None:
+        rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
+        people = f", {measurement.contributors} people {range_text(ends_s[0], ends_s[1], 's')}{rescaled}"
     return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}{people}"
-
-
-def _people_text(measurement: "MeasuredOn") -> str:
-    assert measurement.spread_s is not None
-    low, high = (human(value, "s") for value in measurement.spread_s)
-    low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
-    rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
-    return f"{measurement.contributors} people {low} to {high}{rescaled}"
-
-
-def interval_text(estimate: "Estimate", unit: str) -> str:
-    """Format an estimate with its interval. The unit is printed once if both ends share it."""
-    low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
-    if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:
-        low = human(estimate.low, unit)
-    return f"{human(estimate.value, unit)} ({low} to {high})"

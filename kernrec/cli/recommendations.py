@@ -13,7 +13,6 @@ from kernrec.cli.output import (
     Column,
     NotePrinter,
     estimates,
-    interval_text,
     measurement_text,
     print_columns,
     print_line,
@@ -243,6 +242,8 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
     """Return lines that compare the first (fastest) baseline with the others and with the best kernel."""
     if not baselines:
         return []
+    from kernrec.recommender.tabular import interval_text
+
     first, *others = baselines
     text = f"{first.dated_name}: {interval_text(first.latency_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kernrec.cluster.driver import Driver
 from kernrec.cluster.gpu_actor import Limits, limits_of
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.ingest import present_measurements
+from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem, Visit
 from kernrec.measure.campaign.results import ProblemResult
 from kernrec.measure.collect import chooser_on, concluded, open_journal
@@ -88,8 +88,8 @@ def collect_on(
             kinds[gpu] = SharedProblems(planned_on(gpu, request), request.budget.configs)
         else:
             kinds[gpu] = chooser_on(gpu, request)
-        for problem in kinds[gpu].recalled if request.resume else ():
-            earlier = present_measurements(request.database, problem, gpu)
+        for problem in kinds[gpu].recalled:
+            earlier = earlier_measurements(request.database, problem, gpu)
             ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
             kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
         return kinds[gpu]

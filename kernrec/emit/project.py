@@ -206,6 +206,8 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
         elif isinstance(argument, BytesArgument):
             numbers = ", ".join(map(str, argument.raw))
             lines.append(f"    alignas(16) unsigned char p{number}[] = {{{numbers}}};")
+            for offset, name in argument.pointers:
+                lines.append(f"    *(void**) (p{number} + {offset}) = {places[name]};")
         else:
             raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), for which no program is written")
     lines.append(f"    void* arguments[] = {{{', '.join(f'&p{i}' for i in range(len(launch.arguments)))}}};")

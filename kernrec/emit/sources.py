@@ -76,7 +76,7 @@ def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHand
     if isinstance(argument, Scalar):
         return str(argument.value)
     if isinstance(argument, BytesArgument):
-        return f"bytes {argument.raw.hex()}"
+        return " ".join([f"bytes {argument.raw.hex()}", *(f"{name}@{offset}" for offset, name in argument.pointers)])
     if isinstance(argument, Pointer) and argument.offset:
         return f"(char*) {argument.name} + {argument.offset}"
     return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name

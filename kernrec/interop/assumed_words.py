@@ -16,6 +16,7 @@ from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.cuda_program import parsed
 from kernrec.kernel.cuda_signature import kernel_body
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.profile.launch_arguments import read_structure
 
 _NUMBER = re.compile(r"(\w+)=NUMBER")
 _ELEMENTS = re.compile(r"(\w+)=(\w+)\[ELEMENTS\]")
@@ -64,7 +65,7 @@ def assumed_words(
             dtype, count = (match[2], 1) if match[2] != "TYPE" else _elements(source, unsized[match[1]])
             words.append(f"{match[1]}={dtype}[{elements * count}]")
         elif match := _STRUCTURE.fullmatch(text):
-            if (fields := _fields(source, match[3])) is None:
+            if (fields := _fields(source, match[3], int(match[2]))) is None:
                 return None
             words.append(f"{match[1]}=struct({fields})")
         elif match := re.fullmatch(r'--grid, such as (--grid ".+")', text):
@@ -91,8 +92,8 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
     """
     program = HostProgram(parsed(source))
     with suppress(UnknownError):
-        types = program.field_types(kind)
-        if len(set(types)) == 1:
+        types = [dtype for _, dtype in program.fields(kind)]
+        if len(set(types)) == 1 and "*" not in types[0]:
             return types[0], len(types)
     with suppress(UnknownError):
         return "zeros:f32", max(program.size_of(kind) // 4, 1)
@@ -157,9 +158,21 @@ def _is_side(body: str, name: str) -> bool:
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 
 
-def _fields(source: str, kind: str) -> str | None:
-    """Return text such as `i32:1,f32:1` for a structure full of ones. Return None if a member is not a number."""
+def _fields(source: str, kind: str, size: int) -> str | None:
+    """Return text such as `i32:1,f32[1048576]` for a structure with ones and pointers to buffers.
+
+    Return None if a member is neither a number nor a pointer, or if the structure does not have `size` bytes.
+    """
     try:
-        return ",".join(f"{dtype}:1" for dtype in HostProgram(parsed(source)).field_types(kind))
+        fields = HostProgram(parsed(source)).fields(kind)
     except UnknownError:
         return None
+    pointers = any(dtype.endswith("*") for _, dtype in fields)
+    texts = []
+    for name, dtype in fields:
+        if dtype.endswith("*"):
+            texts.append(f"{dtype.removesuffix('*')}[{_MOST_ELEMENTS}]")
+        else:
+            texts.append(f"{dtype}:{_SIDE if pointers and dtype[0] in 'iu' and is_size(name) else 1}")
+    text = ",".join(texts)
+    return text if len(read_structure(text)[0]) == size else None

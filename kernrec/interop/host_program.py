@@ -212,23 +212,33 @@ class HostProgram:
             most = max(most, align)
         return -(-end // most) * most, most
 
-    def field_types(self, kind: str, depth: int = 0) -> list[str]:
-        """Return the data types of the numbers in a structure. Raise `UnknownError` if it has other members."""
+    def fields(self, kind: str, name: str = "", depth: int = 0) -> list[tuple[str, str]]:
+        """Return the numbers and pointers in a structure.
+
+        Raise `UnknownError` if it has other members.
+
+        Returns:
+            Pairs (name, data type). For a pointer, `*` follows the data type of the elements.
+        """
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
-            return [dtype] * lanes
-        members = list(self._members(kind))
+            return [(name, dtype)] * lanes
+        members = [each for each in self._members(kind) if not re.match(r"\w+\s*\(", each[1])]  # Skip functions.
         if not members or depth > 4:
             raise UnknownError
-        dtypes: list[str] = []
+        fields: list[tuple[str, str]] = []
         for member, text, count in members:
-            if "*" in text or "(" in text:
+            if "(" in text or "&" in text:
                 raise UnknownError
-            of_member = self.field_types(member, depth + 1)
-            if len(dtypes) + len(of_member) * count > _MOST_FIELDS:
+            member_name = re.findall(r"\w+", text)[0]
+            if "*" in text:
+                of_member = [(member_name, f"{element_type(member, self.aliases)[0] or 'f32'}*")]
+            else:
+                of_member = self.fields(member, member_name, depth + 1)
+            if len(fields) + len(of_member) * count > _MOST_FIELDS:
                 raise UnknownError
-            dtypes += of_member * count
-        return dtypes
+            fields += of_member * count
+        return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
         """Yield (type, declarator, number of array elements) for each member of a structure.
@@ -292,10 +302,11 @@ class HostProgram:
 
     @cached_property
     def calls(self) -> "dict[str, list[Node]]":
-        """Function calls in the order of the text, keyed by function name."""
+        """Function calls in the order of the text, keyed by function name without template arguments."""
         calls: dict[str, list[Node]] = {}
         for call in nodes(self.root, "call_expression"):
-            calls.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
+            name = text_of(call.child_by_field_name("function")).partition("<")[0].strip()
+            calls.setdefault(name, []).append(call)
         return calls
 
     @cached_property

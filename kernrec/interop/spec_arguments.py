@@ -24,7 +24,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts, unset_note
-from kernrec.profile.launch_arguments import BytesDescription, read_description
+from kernrec.profile.launch_arguments import BytesDescription, read_description, read_structure
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index
 
@@ -240,6 +240,9 @@ def read_arguments(
         taken.add(name)
         arguments.places[code_name] = name
         text = values.get(parameter.name)
+        if text is not None and text.startswith("struct(") and "]" in text:
+            arguments.passed.append(_structure(arguments, name, text))
+            continue
         if text is not None and (special := _special(text)):
             arguments.passed.append(special)
             continue
@@ -297,6 +300,19 @@ def read_arguments(
         arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
         arguments.names |= {name: name, stated_name: name}
     return arguments
+
+
+def _structure(arguments: SpecArguments, name: str, text: str) -> str:
+    """Add the buffers to which a structure such as `struct(i32:4,f32[16])` points, and return the argument's text."""
+    raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
+    passed = f"bytes {raw.hex()}"
+    for number, (offset, buffer) in enumerate(pointers):
+        member = f"{name}_{number}"
+        parameter = Parameter(member, False, True, None, 1, "member of a structure")
+        arguments.tensors[member] = SpecTensor(parameter, "inout")
+        arguments.stated[member] = buffer
+        passed += f" {member}@{offset}"
+    return passed
 
 
 def _special(text: str) -> str:

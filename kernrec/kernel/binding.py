@@ -229,7 +229,7 @@ class PackedArguments:
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
         """Pack the arguments of a bound launch. All addresses are null until `set_address` sets them. Raises
-        `KernrecError` if an argument is a texture.
+        `KernrecError` if an argument is a texture, or a structure with pointers.
         """
         values: list[Any] = []
         names: list[str | None] = []
@@ -241,6 +241,8 @@ class PackedArguments:
                 values.append(_Place(0))
                 values[-1].offset = argument.offset
                 names.append(None if argument.null else argument.name)
+            elif isinstance(argument, BytesArgument) and argument.pointers:
+                raise KernrecError(f"{launch.entry} takes a structure with pointers, which kernrec cannot launch")
             elif isinstance(argument, BytesArgument):
                 values.append((ctypes.c_char * len(argument.raw)).from_buffer_copy(argument.raw))
                 names.append(None)

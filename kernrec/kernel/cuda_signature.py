@@ -17,6 +17,8 @@ _ALIAS = (
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
+_BEFORE_NAME = r"(?:[\w\s]|#[^\n]*\n)*?"
+"""Matches words and preprocessor lines between `__global__` and the name of a kernel."""
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)([^#]*)(?:#[ \t]*else([^#]*))?#[ \t]*endif", re.MULTILINE)
 """Matches parameters that depend on whether a macro is defined."""
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
@@ -95,9 +97,9 @@ def signatures(source: str) -> tuple[Signature, ...]:
     kernels: dict[str, Signature] = {}
     for match in re.finditer(r"\b__global__\b", text):
         start = match.end()
-        while bounds := re.compile(r"[\w\s]*?__launch_bounds__\s*\(").match(text, start):
+        while bounds := re.compile(rf"{_BEFORE_NAME}__launch_bounds__\s*\(").match(text, start):
             start = _closing(text, bounds.end())
-        declared = re.compile(r"[\w\s]*?\b(\w+)\s*\(").match(text, start)
+        declared = re.compile(rf"{_BEFORE_NAME}\b(\w+)\s*\(").match(text, start)
         if declared is None:
             continue
         end = _closing(text, declared.end())

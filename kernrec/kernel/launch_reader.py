@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kernrec.errors import unknown
+from kernrec.kernel.cuda_signature import source_name
 from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
@@ -50,7 +51,7 @@ class LaunchReader:
         entry = table.string("entry")
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
-        if not mentions(self._source, entry):
+        if not mentions(self._source, entry) and not mentions(self._source, source_name(entry)):
             kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
             raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
         when = table.condition(names)
@@ -77,7 +78,9 @@ class LaunchReader:
             for key in ("trips", "depth")
         )
         if trips.keys() != depth.keys():
-            raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
+            raise table.fail(
+                "depth", f"the same loops as in trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none"
+            )
         if "block" in trips:
             raise table.fail("trips", "another name than 'block', which is reserved for the blocks", "block")
         prefetch, waits = table.expression("prefetch", names, "0"), table.expression("waits", names, "0")
@@ -129,9 +132,16 @@ class LaunchReader:
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names))
         if ctype == "bytes":
-            if not re.fullmatch(r"(?:[0-9a-f]{2}){1,4096}", value):
-                raise table.fail(key, "'bytes' and hexadecimal digits, two for each byte", text)
-            return BytesArgument(bytes.fromhex(value))
+            digits, *pointers = value.split(" ")
+            places = [re.fullmatch(r"(\w+)@(\d{1,4})", pointer) for pointer in pointers]
+            raw = bytes.fromhex(digits) if re.fullmatch(r"(?:[0-9a-f]{2}){1,4096}", digits) else b""
+            if not raw or not all(place and int(place[2]) + 8 <= len(raw) for place in places):
+                raise table.fail(key, "'bytes' and hexadecimal digits, then TENSOR@OFFSET for each pointer", text)
+            members = tuple((int(place[2]), place[1]) for place in places if place)
+            if odd := [name for _, name in members if name not in self._pointers]:
+                raise table.error(f"{key}: {unknown('tensor', odd[0], sorted(self._pointers))}")
+            table.named.update(name for _, name in members)
+            return BytesArgument(raw, members)
         if ctype in ("texture", "surface"):
             if value.strip() not in self._images:
                 images = ", ".join(self._images) or "no tensor has one"
@@ -177,7 +187,7 @@ class LaunchReader:
                 {dim: table.parsed(f"probes[{i}].{dim}", text, self._static_names) for dim, text in probe.items()}
             )
         if probes and len(probes) < loops + 2:
-            raise table.fail("probes", f"at least {loops + 2} for {loops} loops", len(probes))
+            raise table.fail("probes", f"at least {loops + 2} probes (2 more than loops)", len(probes))
         return tuple(probes)
 
 

@@ -138,6 +138,8 @@ class BytesArgument:
     """Argument passed by value as bytes: a structure, or a number of a type that `SCALAR_RANGES` lacks."""
 
     raw: bytes
+    pointers: tuple[tuple[int, str], ...] = ()
+    """Members that point to tensors, as pairs (offset in bytes, tensor). `raw` has zeros in their places."""
 
 
 @dataclass(frozen=True, eq=False)

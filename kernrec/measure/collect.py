@@ -9,6 +9,7 @@ measurements at a time. To measure on several GPUs, start a Ray cluster on their
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
-from kernrec.measure.campaign.results import CampaignBudget, Progress, merged_results
+from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
 from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, new_session, recorded_device
@@ -29,9 +30,7 @@ from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopp
 from kernrec.measure.search_rounds import SearchRounds
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
-from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.store.measurement import Measurement
 
 
 def collect(
@@ -60,7 +59,7 @@ def collect(
         device = device_of(request, Path(scratch))
         run = _LocalRun(request, device, journal, report, stopping)
         if request.strategy is Strategy.ALL:
-            run.measure(planned_on(device.gpu, request))
+            run.measure(run.campaign(planned_on(device.gpu, request), report))
         else:
             run.measure_chosen(chooser_on(device.gpu, request))
         return concluded(replace(run.result, leftover=leftover), journal, request.database)
@@ -182,10 +181,6 @@ class _LocalRun:
         self._report, self._stopping = report, stopping
         self.result = CollectResult()
 
-    def measure(self, problems: Iterable[PlannedProblem]) -> None:
-        """Measure planned problems."""
-        self._run(self._campaign(problems, self._report))
-
     def measure_chosen(self, chooser: Chooser) -> None:
         """Measure what a chooser selects, one visit at a time."""
 
@@ -205,27 +200,25 @@ class _LocalRun:
                 yield visit.planned
                 chooser.done(visit, session.clock() - begun_s)
 
-        campaign = self._campaign(visits(), take)
-        self._run(campaign)
+        campaign = self.campaign(visits(), take)
+        self.measure(campaign)
         if (outcome := chooser.outcome()) is not None:
             self.result = replace(self.result, outcomes=((self._device.gpu, outcome),))
 
-    def _campaign(self, problems: Iterable[PlannedProblem], report: Report) -> Campaign:
+    def campaign(self, problems: Iterable[PlannedProblem], report: Report) -> Campaign:
+        """Return a campaign that measures planned problems, and calls `report` with each measurement and note."""
         request, device = self._request, self._device
-
-        def earlier(problem: Problem) -> list[Measurement]:
-            return device.earlier(request.database, problem) if request.resume else []
-
         return Campaign(
             WorkerClient(device.opening, self._stopping),
             problems,
             self._journal,
             device.settings(new_session(), request.campaign_effort, request.budget, request.seed),
-            CampaignHooks(earlier, self._stopping, report, self._store),
+            CampaignHooks(partial(device.earlier, request.database), self._stopping, report, self._store),
             device.compile_queue(),
         )
 
-    def _run(self, campaign: Campaign) -> None:
+    def measure(self, campaign: Campaign) -> None:
+        """Run a campaign, and add its results, or the reason why it ended early, to the result of this run."""
         error, stopped = None, False
         try:
             campaign.run()
@@ -233,8 +226,7 @@ class _LocalRun:
             stopped = True
         except KernrecError as failure:
             error = str(failure)
-        results = tuple(merged_results(campaign.results))
-        self.result = replace(self.result, results=results, stopped=stopped, error=error)
+        self.result = replace(self.result, results=tuple(campaign.results), stopped=stopped, error=error)
 
     def _store(self) -> None:
         # If another process uses the database, the rows stay in the journal and are stored later.

@@ -69,7 +69,8 @@ class MeasuringDevice:
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
         """Return the measurements of a problem that this device made earlier, from a database."""
-        return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
+        rows = earlier_measurements(database, problem, self.gpu)
+        return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
 
 
 def gpu_device(

@@ -19,6 +19,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError, cannot_be, file_errors
 from kernrec.measure.device.interface import SensorReading
 from kernrec.measure.device.nvml import NoGPUError, gpu_of_slice, is_named, local_gpus, sensors
+from kernrec.measure.protocol.energy_counter import reason_shares
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,6 @@ def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
     temperatures = [s.temperature_c for s in samples if s.temperature_c is not None]
     energy, source = _energy(samples, power)
     mean = energy / duration if energy is not None and duration > 0 else None
-    throttled: dict[str, float] = {}
-    for sample in samples:
-        for reason in sample.reasons:
-            throttled[reason] = throttled.get(reason, 0.0) + 1.0 / len(samples)
     return TraceSummary(
         duration_s=duration,
         samples=len(samples),
@@ -67,7 +64,7 @@ def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
         mean_sm_clock_hz=sum(clocks) / len(clocks) if clocks else None,
         min_sm_clock_hz=min(clocks, default=None),
         max_temperature_c=max(temperatures, default=None),
-        throttled=dict(sorted(throttled.items(), key=lambda item: -item[1])),
+        throttled=reason_shares(sample.reasons for sample in samples),
     )
 
 

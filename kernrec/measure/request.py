@@ -71,8 +71,6 @@ class CollectRequest:
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
     """Weighted mean regret at which refinement stops. The regret must be lower with a probability of 95 %."""
-    resume: bool = True
-    """Whether to skip measurements that the database already has."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock at which the GPU is set to measure."""

@@ -24,6 +24,7 @@ from kernrec.page.front import (
     front_answer,
     kernel_options,
     point_of,
+    rounded,
     subject_of,
 )
 from kernrec.recommender import Objective, Query, Recommender
@@ -208,16 +209,8 @@ def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an explanation that the page shows. To keep reports small, numbers are rounded to five
     significant digits."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH.split()} for launch in explained["launch_details"]]
-    shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN.split()} | {"launch_details": launches})
+    shown: dict[str, Any] = rounded({name: explained[name] for name in _SHOWN.split()} | {"launch_details": launches})
     return shown
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, Mapping):
-        return {name: _short(inner) for name, inner in value.items()}
-    return [_short(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:

@@ -273,7 +273,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
     columns["config"] = of_config.tolist()
     columns["bottleneck"] = of_bottleneck.tolist()
     columns |= {name: values.tolist() for name, values in sources.items()}
-    columns |= {name: rounded(values) for name, values in quantities.items()}
+    columns |= {name: rounded(values.tolist()) for name, values in quantities.items()}
     return {"configs": configs, "bottlenecks": list(bottlenecks), "points": columns}
 
 
@@ -304,10 +304,14 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
     }
 
 
-def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five significant digits. The values are less accurate than that, and rounding halves the JSON
-    text."""
-    return [float(f"{value:.5g}") for value in values]
+def rounded(value: Any) -> Any:
+    """Round all floating-point numbers in plain values to five significant digits. They are less accurate than that,
+    and rounding halves the JSON text."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(inner) for name, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:

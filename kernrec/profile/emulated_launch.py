@@ -20,7 +20,7 @@ from kernrec.kernel.triton_function import SCRATCH, TritonDescriptor
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
+from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
 """Element types that the emulator uses to copy elements through a tensor map, keyed by data type. If a data type is
@@ -108,7 +108,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
             name = BufferPlace(argument.name, argument.offset) if argument.offset else argument.name
             arguments.append(0 if argument.null else name)
         elif isinstance(argument, BytesArgument):
-            arguments.append(argument.raw)
+            arguments.append(Structure(argument.raw, argument.pointers))
         elif isinstance(argument, ImageHandle):
             arguments.append(f"texture {argument.name}")
         elif isinstance(argument, MapHandle):

@@ -176,6 +176,18 @@ def structure(fields: str) -> bytes:
     return bytes(raw + bytes(-len(raw) % largest))
 
 
+def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
+    """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`.
+
+    Each pointer is a pair (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
+    """
+    texts = [text.strip() for text in fields.split(",")]
+    numbers = ["u64:0" if text.endswith("]") else text for text in texts]
+    offsets = [-(-len(structure(",".join(numbers[:place]))) // 8) * 8 if place else 0 for place in range(len(texts))]
+    pointers = [(offset, text) for offset, text in zip(offsets, texts, strict=True) if text.endswith("]")]
+    return structure(",".join(numbers)), pointers
+
+
 def _number(text: str, described: ScalarDescription) -> np.generic:
     kind = BUFFER_TYPES[_element_type(described.dtype, SCALAR_TYPES)]
     try:

@@ -4,7 +4,7 @@ from kernrec.ptx.execution.emulator import emulate
 from kernrec.ptx.ir.parser import parse
 from kernrec.ptx.ir.program import Module, ParseError
 from kernrec.ptx.state.descriptors import Image, Sampler, TensorMap
-from kernrec.ptx.state.launch_layout import BufferPlace, KernelLaunch
+from kernrec.ptx.state.launch_layout import BufferPlace, KernelLaunch, Structure
 from kernrec.ptx.state.results import Counts, EmulationError
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Module",
     "ParseError",
     "Sampler",
+    "Structure",
     "TensorMap",
     "emulate",
     "parse",

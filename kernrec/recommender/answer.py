@@ -25,7 +25,6 @@ from kernrec.recommender.candidates import BOTTLENECKS, OBJECTIVES, CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
-from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
@@ -89,7 +88,7 @@ def build_recommendations(
                 # Both references keep their costs at the first operating point, whatever the candidate's `point` is.
                 fastest=fastest,
                 heuristic=heuristic,
-                measurement=None if measured is None else _measured_on(measured),
+                measurement=measured,
                 alike=count,
                 unsure=unsure,
                 may_be_faster=may_be_faster,
@@ -145,22 +144,6 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
     """Return latency and energy of one candidate at one operating point."""
     costs, place = candidates.costs, (point, position)
     return costs.latency.item(place), costs.energy.item(place)
-
-
-def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
-    spread_s = None
-    if row.contributors > 1 and row.spread_low_s is not None and row.spread_high_s is not None:
-        spread_s = row.spread_low_s, row.spread_high_s
-    return MeasuredOn(
-        row.sessions,
-        row.measured_at.isoformat() + "Z",
-        row.device,
-        row.database,
-        row.signers,
-        row.contributors,
-        spread_s,
-        row.rescaled,
-    )
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
@@ -224,7 +207,7 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
         latency_s=stated(row.latency_s, row.latency_low_s, row.latency_high_s),
         energy_j=None if row.energy_j is None else stated(row.energy_j, row.energy_low_j, row.energy_high_j),
         replayed=row.replayed,
-        measurement=_measured_on(row),
+        measurement=row,
         measured_by=row.measured_by,
     )
 

@@ -10,7 +10,7 @@ from kernrec.model.analytical.spread import Estimate
 from kernrec.op import Problem
 from kernrec.op.workload import Workload
 from kernrec.recommender.request import Objective, Query
-from kernrec.util.light_dataclass import dataclass
+from kernrec.store import MeasuredAnswer
 
 _Value = TypeVar("_Value")
 
@@ -90,21 +90,24 @@ class Alias(Generic[_Value]):
         return cast("_Value", self if instance is None else self._read(instance))
 
 
-class OfMeasurement(Generic[_Value]):
-    """Descriptor that returns the attribute `name` of `self.measurement`, or `otherwise` if there is no measurement.
+class OfPart(Generic[_Value]):
+    """Descriptor that returns an attribute of a part of the instance, or `otherwise` if the instance has no such part.
 
     Args:
         doc: docstring of the attribute.
-        name: name of the attribute of `MeasuredOn`.
-        otherwise: value if the instance has no measurement.
+        path: path to the other attribute. It begins with the name of the part, as in `measurement.sessions`.
+        otherwise: value if the part is None.
     """
 
-    def __init__(self, doc: str, name: str, otherwise: _Value) -> None:
-        self.__doc__, self._name, self._otherwise = doc, name, otherwise
+    def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
+        self._part, _, rest = path.partition(".")
+        self.__doc__, self._read, self._otherwise = doc, attrgetter(rest), otherwise
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        there = None if instance is None else instance.measurement
-        return cast("_Value", self._otherwise if there is None else getattr(there, self._name))
+        if instance is None:
+            return cast("_Value", self)
+        part = getattr(instance, self._part)
+        return self._otherwise if part is None else cast("_Value", self._read(part))
 
 
 _Interval = tuple[float, float]
@@ -125,46 +128,38 @@ class IntervalNames:
     energy_source = Alias[str]("Source of the energy.", "energy_j.source")
 
 
-@dataclass(frozen=True)
-class MeasuredOn:
-    """Time and place of a config's measurements."""
-
-    sessions: int
-    """Number of sessions that measured the config."""
-    measured_at: str
-    """Time of the latest measurement in UTC, as an ISO 8601 string."""
-    device: str | None
-    """Name of the GPU according to its driver; None if the name was not recorded."""
-    database: str
-    """Database that contains the measurement: `own`, `pulled`, or the name of a file."""
-    signers: tuple[str, ...]
-    """Public keys of the people who shared the rows, if the rows were pulled; an empty string for unsigned rows."""
-    contributors: int = 1
-    """Number of people whose rows were combined. The cost is the median over these people."""
-    spread_s: tuple[float, float] | None = None
-    """Lowest and highest latency in seconds that any contributor measured; None if there is only one contributor."""
-    rescaled: int = 0
-    """Number of contributors whose rows were scaled from the speed of their board to the typical speed of the GPU."""
-
-    def signed_by(self) -> list[dict[str, str | None]]:
-        """Return the public key of each signer, and the name that the user gave to the signer."""
-        if not self.signers:
-            return []
-        from kernrec.store.keys import signer_name
-
-        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
-
-
 class MeasuredNames:
     """JSON names of the time and place of a config's measurements, and of the locked clock."""
 
     if TYPE_CHECKING:
-        measurement: MeasuredOn | None
+        measurement: MeasuredAnswer | None
 
     locked_clock_hz = Alias[float | None]("Locked core clock in Hz; None if it is not locked.", "point.clock_hz")
-    sessions = OfMeasurement[int]("Number of sessions that measured the config.", "sessions", 0)
-    measured_at = OfMeasurement[str | None]("Time of the latest measurement, UTC, ISO 8601.", "measured_at", None)
-    device = OfMeasurement[str | None]("Name of the GPU according to its driver.", "device", None)
+    sessions = OfPart[int]("Number of sessions that measured the config.", "measurement.sessions", 0)
+    device = OfPart[str | None]("Name of the GPU according to its driver.", "measurement.device", None)
+
+    @property
+    def measured_at(self) -> str | None:
+        """Time of the latest measurement in UTC, as an ISO 8601 string."""
+        return None if self.measurement is None else f"{self.measurement.measured_at.isoformat()}Z"
+
+    @property
+    def signed_by(self) -> list[dict[str, str | None]]:
+        """Public key and user-given name of each person who shared the measurement; empty if no measurement was
+        pulled."""
+        if self.measurement is None or not self.measurement.signers:
+            return []
+        from kernrec.store.keys import signer_name
+
+        return [{"name": signer_name(key), "key": key or None} for key in self.measurement.signers]
+
+    @property
+    def contributors_latency_s(self) -> list[float] | None:
+        """Lowest and highest latency in seconds that any contributor measured; None for a single contributor."""
+        row = self.measurement
+        if row is None or row.contributors == 1 or row.spread_low_s is None or row.spread_high_s is None:
+            return None
+        return [row.spread_low_s, row.spread_high_s]
 
 
 class RecommendationNames(IntervalNames, MeasuredNames):
@@ -173,24 +168,15 @@ class RecommendationNames(IntervalNames, MeasuredNames):
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
-    database = OfMeasurement[str | None](
-        "Database that holds the measurement: `own`, `pulled`, or a file.", "database", None
+    database = OfPart[str | None](
+        "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
     )
-    contributors = OfMeasurement[int]("Number of people whose rows were combined.", "contributors", 0)
-    rescaled = OfMeasurement[int](
-        "Number of people whose rows were rescaled from their board to the GPU's typical speed.", "rescaled", 0
+    contributors = OfPart[int]("Number of people whose rows were combined.", "measurement.contributors", 0)
+    rescaled = OfPart[int](
+        "Number of people whose rows were rescaled from their board to the GPU's typical speed.",
+        "measurement.rescaled",
+        0,
     )
-
-    @property
-    def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and user-given name of each person who shared the measurement; empty if no measurement was
-        pulled."""
-        return self.measurement.signed_by() if self.measurement else []
-
-    @property
-    def contributors_latency_s(self) -> list[float] | None:
-        """Lowest and highest latency in seconds that any contributor measured; None for a single contributor."""
-        return list(self.measurement.spread_s) if self.measurement and self.measurement.spread_s else None
 
 
 class AnswerNames:

@@ -47,20 +47,6 @@ Asking = Generator[Problem, Fastest | None, Problem]
 None if no kernel runs it. Finally, it returns the problem in the selected layout."""
 
 
-@dataclass(frozen=True)
-class LayoutGain:
-    """Layout in which a problem runs faster than in the layout that the user fixed."""
-
-    layout: str
-    factor: float
-    """Ratio of the latency in the fixed layout to the latency in `layout`."""
-
-    @property
-    def note(self) -> str:
-        """Note for the answer that reports the saving of time."""
-        return f"expected to take {100.0 - 100.0 / self.factor:.0f} % less time in layout {self.layout}"
-
-
 def in_layout(problem: Problem, layout: str) -> Problem:
     """Return the problem with the same sizes in another layout.
 
@@ -190,21 +176,22 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
     return None
 
 
-def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain | None:
-    """Return a layout that is much faster than the layout of an answer, or None if there is no such layout. Only
-    kernels that the answer's layout lacks are considered, at the first operating point of the query."""
+def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[str]:
+    """Yield a note if another layout is much faster than the layout of an answer. Only kernels that the answer's layout
+    lacks are considered, at the first operating point of the query."""
     problem, gpu = answer.problem, answer.gpu
     if not answer.recommendations:
-        return None
-    best: LayoutGain | None = None
+        return
+    most, fastest = 1.0 + MATTERS, ""
     point = op_points(gpu, query)[0]
     for other in _problems(problem, layouts_that_matter(problem, gpu)):
         if (candidates := _of_own_kernels(context, problem, other, gpu, point)) is None:
             continue
         factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())
-        if factor > 1.0 + MATTERS and (best is None or factor > best.factor):
-            best = LayoutGain(other.layout, factor)
-    return best
+        if factor > most:
+            most, fastest = factor, other.layout
+    if fastest:
+        yield f"expected to take {100.0 - 100.0 / most:.0f} % less time in layout {fastest}"
 
 
 def _of_own_kernels(

@@ -145,9 +145,8 @@ class Recommender:
         answer = self._in_some_dtype(answered, gpu, query)
         if answered != problem:
             answer = replace(answer, layout_chosen=True)
-        elif fixed and (gain := gain_elsewhere(self.context, answer, query)) is not None:
-            note = gain.note
-            answer = replace(answer, remarks=(*answer.remarks, lambda: (note,)))
+        elif fixed and (gains := tuple(gain_elsewhere(self.context, answer, query))):
+            answer = replace(answer, remarks=(*answer.remarks, lambda: gains))
         return self._answers.add(key, answer)
 
     def as_answered(

@@ -14,8 +14,9 @@ from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.json_form import AnswerNames, JsonForm, MeasuredNames, MeasuredOn, RecommendationNames, plain
+from kernrec.recommender.json_form import AnswerNames, JsonForm, MeasuredNames, OfPart, RecommendationNames, plain
 from kernrec.recommender.request import Objective
+from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class Recommendation(RecommendationNames, JsonForm):
     """Latency in seconds and energy in joules of the fastest config of all kernels, at the first operating point."""
     heuristic: tuple[float, float]
     """Latency in seconds and energy in joules of the occupancy heuristic's config at the first operating point."""
-    measurement: MeasuredOn | None = None
-    """Time and place of the measurements at this operating point; None if the config was not measured there."""
+    measurement: MeasuredAnswer | None = None
+    """Combined measurements at this operating point; None if the config was not measured there."""
     alike: int = 0
     """Number of further configs that this recommendation represents. They have the same machine code or nearly the same
     costs."""
@@ -169,7 +170,7 @@ class Foreign(MeasuredNames, JsonForm):
     """Energy in joules; None if the energy was not measured."""
     replayed: bool
     """Whether the times were replayed from somebody's recording instead of being measured by kernrec."""
-    measurement: MeasuredOn
+    measurement: MeasuredAnswer
     measured_by: str | None
     """Program that made the measurement. For imported rows, this is the tool and the person who recorded them."""
 
@@ -247,6 +248,15 @@ class Answer(AnswerNames, JsonForm):
     """Only source of estimates that the query allows; empty for all sources."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Context that provides the models of backends; None if the answer has no baselines."""
+
+    kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
+    kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "about_kernel.kernel.hash", None)
+    sampled_blocks = OfPart[tuple[int, int] | None](
+        "`KernelAnswer.sampled_blocks` of the kernel.", "about_kernel.sampled_blocks", None
+    )
+    occupancy_heuristic = OfPart[Recommendation | None](
+        "Config that the occupancy heuristic picks for the kernel.", "about_kernel.heuristic", None
+    )
 
     def __repr__(self) -> str:
         return tabular.summary(self)
@@ -340,26 +350,6 @@ class Answer(AnswerNames, JsonForm):
     def power_limit_w(self) -> float:
         """Power limit in watts at `point`, the first operating point of the request."""
         return self.point.limit_w(self.gpu)
-
-    @property
-    def kernel(self) -> "Kernel | None":
-        """Kernel that the request is about; None if the request is about an op."""
-        return self.about_kernel.kernel if self.about_kernel else None
-
-    @property
-    def kernel_hash(self) -> str | None:
-        """Hash of the kernel's source and spec; None if the request is about an op."""
-        return self.about_kernel.kernel.hash if self.about_kernel else None
-
-    @property
-    def sampled_blocks(self) -> tuple[int, int] | None:
-        """`KernelAnswer.sampled_blocks` of the kernel; None if the request is about an op."""
-        return self.about_kernel.sampled_blocks if self.about_kernel else None
-
-    @property
-    def occupancy_heuristic(self) -> "Recommendation | None":
-        """Config that the occupancy heuristic picks for the kernel; None if the request is about an op."""
-        return self.about_kernel.heuristic if self.about_kernel else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""

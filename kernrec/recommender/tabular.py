@@ -88,7 +88,7 @@ def _network_title(answer: Any) -> str:
 def _totals(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "total", "latency (90 %)", "energy (90 %)", "source"
     for total in answer.totals:
-        yield total.name, _interval(total.latency_s, "s"), _interval(total.energy_j, "J"), total.source
+        yield total.name, interval_text(total.latency_s, "s"), interval_text(total.energy_j, "J"), total.source
 
 
 def _layers(answer: Any) -> Iterator[tuple[str, ...]]:
@@ -126,7 +126,7 @@ def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
     """Yield the cells of an answer's table: first the heading, then one row at a time."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
     for recommendation in answer.recommendations:
-        costs = (_interval(recommendation.latency_s, "s"), _interval(recommendation.energy_j, "J"))
+        costs = (interval_text(recommendation.latency_s, "s"), interval_text(recommendation.energy_j, "J"))
         config = short_config(recommendation.config)
         yield (
             str(recommendation.place),
@@ -147,13 +147,19 @@ def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _interval(estimate: Any, unit: str) -> str:
-    low, high = human(estimate.low, unit), human(estimate.high, unit)
-    if low.split(" ")[-1] == high.split(" ")[-1]:
-        low = low.split(" ")[0]
-    return f"{human(estimate.value, unit)} ({low} to {high})"
+def interval_text(estimate: Any, unit: str) -> str:
+    """Format an estimate with its interval."""
+    return f"{human(estimate.value, unit)} ({range_text(estimate.low, estimate.high, unit)})"
+
+
+def range_text(low: float, high: float, unit: str) -> str:
+    """Format the ends of a range. The unit is printed once if both ends share it."""
+    low_text, high_text = human(low, unit), human(high, unit)
+    if low_text.split(" ")[-1] == high_text.split(" ")[-1]:
+        low_text = low_text.split(" ")[0]
+    return f"{low_text} to {high_text}"
 
 
 def _baseline_costs(baseline: Any) -> tuple[str, str]:
-    energy = "" if baseline.energy_j is None else _interval(baseline.energy_j, "J")
-    return _interval(baseline.latency_s, "s"), energy
+    energy = "" if baseline.energy_j is None else interval_text(baseline.energy_j, "J")
+    return interval_text(baseline.latency_s, "s"), energy

@@ -1,17 +1,25 @@
 """Test the values that `kernrec analyze` assumes for launches that a CUDA file does not describe completely."""
 
+import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
+from kernrec.compile.nvrtc import compile_source
+from kernrec.errors import KernrecError, UsageError
 from kernrec.interop import spec_draft
 from kernrec.interop.assumed_words import assumed_words, with_words
+from kernrec.interop.draft import compiled_name
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
+from kernrec.kernel import bind_launches
+from kernrec.kernel.binding import PackedArguments
+from kernrec.kernel.cuda_signature import signatures
+from kernrec.profile.emulated_launch import emulate_config
+from kernrec.ptx import parse
 
 SCALE = "__global__ void scale(float *x, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) x[i] *= 2; }"
 ROWS = "__global__ void rows(float *x, int n) { x[blockIdx.x * n + threadIdx.x] = 1; }"
 BOX = """struct Box { float low[3]; int count; };
-struct List { float *values; };
+struct List { int size; float *values; int first() const; };
 struct Large { float a[3000000000]; };
 """
 
@@ -25,13 +33,30 @@ struct Large { float a[3000000000]; };
     (['--grid, such as --grid "ceil(n/block_x)"'], SCALE, "scale", ('--grid "ceil(n/block_x)"',)),
     (["--block, which the code never reads"], SCALE, "scale", ("--block 256",)),
     (["box=struct(FIELDS), for 16 bytes of Box"], BOX, "f", ("box=struct(f32:1,f32:1,f32:1,i32:1)",)),
-    (["list=struct(FIELDS), for 8 bytes of List"], BOX, "f", None),
+    (["list=struct(FIELDS), for 16 bytes of List"], BOX, "f", ("list=struct(i32:1024,f32[2097152])",)),
+    (["list=struct(FIELDS), for 24 bytes of List"], BOX, "f", None),
     (["large=struct(FIELDS), for 12000000000 bytes of Large"], BOX, "f", None),
     (["x=TYPE[ELEMENTS]"], BOX, "f", ("x=zeros:f32[4194304]",)),
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
 def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
     assert assumed_words(missing, source, kernel, (1, 1), 256, {"x": "Box"}) == words
+
+
+def test_structure_with_pointers_is_passed_with_its_buffers(tmp_path):
+    (path := tmp_path / "add.cu").write_text(
+        "struct Vector { int count; float *values; };\n"
+        'extern "C" __global__ void add(Vector to, Vector from) { int i = threadIdx.x;\n'
+        "    if (i < to.count) to.values[i] += from.values[i]; }"
+    )
+    arguments = ["to=struct(i32:3,f32[4])", "from=struct(i32:4,f32[4])"]
+    kernel = draft_spec(path, LaunchWords(grid="1", block="4", arguments=arguments)).kernel()
+    problem = kernel.definition.problem()
+    tensors = {"to_0": np.ones(4, np.float32), "from_0": np.arange(4, dtype=np.float32)}
+    emulate_config(kernel, {}, problem, 80, parse(compile_source(path.read_text(), 80, {}, "add.cu").ptx), tensors)
+    assert tensors["to_0"].tolist() == [1, 2, 3, 1]
+    with pytest.raises(KernrecError, match="takes a structure with pointers, which kernrec cannot launch"):
+        PackedArguments.bound(bind_launches(kernel, {}, problem, 80)[0])
 
 
 def test_assumed_values_are_added_to_the_users_options():
@@ -86,3 +111,23 @@ template <int PAD> void launch(float *x) { fill<8, PAD><<<1, 32>>>(x); }
 """)
     with pytest.raises(UsageError, match=r"does not state PAD of the template fill; .* 'fill\.cu:fill<8, 2>'"):
         draft_spec(path, LaunchWords(), assume=True)
+
+
+def test_undefined_name_in_a_directive_is_a_macro_to_tune(tmp_path):
+    (path := tmp_path / "fill.cu").write_text(
+        "__global__ void fill(float *x) {\n#pragma unroll factor\nfor (int i = 0; i < 8; i++) x[i] = factor; }"
+    )
+    assert "--tune factor=VALUES" in draft_spec(path, LaunchWords(grid="1", block="1")).missing
+
+
+def test_overloaded_kernels_and_several_instances_are_distinguished(tmp_path):
+    (path := tmp_path / "add.cu").write_text(
+        "__global__ void add(float *x, int n) { x[threadIdx.x] = n; }\n"
+        "__global__ void add(double *x, double *y, int n) { x[threadIdx.x] = y[n]; }\n"
+    )
+    draft = draft_spec(path, LaunchWords("add", grid="1", block="4", arguments=["n=4"]))
+    assert 'entry = "_Z3addPfi"' in draft.text
+    assert draft.kernel().launches[0].entry == "_Z3addPfi"
+    (kernel,) = signatures("template <typename T, int N> __global__ void set(T *x) {}")
+    instances = {"_Z3setIfLi4EEvPT_": 1, "_Z3setIiLi4EEvPT_": 1, "_Z3setIiLi8EEvPT_": 1}
+    assert compiled_name(kernel, "set<int, 4>", instances) == "_Z3setIiLi4EEvPT_"

@@ -1,4 +1,4 @@
-"""Test a mixture of experts against its definition, one token and one expert at a time."""
+"""Test mixtures of experts and quantized dtypes."""
 
 from math import exp, tanh
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from kernrec.op import Problem, decode_elements, find_op, inputs, problem_from_key, reference
-from kernrec.op.dtype import FORMATS, weight_bytes
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, problem_from_key, reference
+from kernrec.op.dtype import FORMATS, activation_bytes, canonical_dtype, weight_bytes
 
 MOE = find_op("moe")
 MIXTRAL = {"tokens": 64, "hidden": 4096, "intermediate": 14336, "experts": 8, "topk": 2}
@@ -79,3 +79,60 @@ def test_dtype_is_the_dtype_of_the_weights(dtype):
 
 def test_indivisible_experts_are_refused(refuses):
     refuses(lambda change: MOE.problem(**MIXTRAL | change), [{"ep": 3}, {"tp": 5}, {"topk": 9}, {"routing": 501}])
+
+
+MATMUL = find_op("matmul")
+OF_MATMUL = [dtype for dtype in MATMUL.dtypes if dtype in FORMATS]
+
+
+@pytest.mark.parametrize("dtype", OF_MATMUL)
+def test_weights_and_activations_have_the_bytes_of_the_format(dtype):
+    m, n, k = 256, 512, 1024
+    tensors = MATMUL.problem(dtype, m=m, n=n, k=k).tensors
+    stored = {x: sum(t.bytes for name, t in tensors.items() if name in (x, f"{x}_scale")) for x in "ab"}
+    per_row = 2 * n if dtype == "w8a16" else 0  # these scales are per row, not per group
+    assert stored["b"] == weight_bytes(dtype) * n * k + per_row
+    assert stored["a"] == activation_bytes(dtype) * m * k
+
+
+@pytest.mark.parametrize("dtype", OF_MATMUL)
+def test_quantized_matmul_sums_its_groups_with_their_scales(dtype):
+    problem, quantized = MATMUL.problem(dtype, m=3, n=130, k=150), FORMATS[dtype]
+    stored = inputs(problem, 3)
+    a, b, *_ = values = [decode_elements(stored[name], problem.tensors[name].dtype) for name in stored]
+    scale = dict(zip(stored, values, strict=True))
+    expected = np.zeros((3, 130))
+    for i, j, t in np.ndindex(3, 130, 150):
+        term = a[i, t] * b[j, t]
+        if "a_scale" in scale:
+            term *= scale["a_scale"][i, t // quantized.activation_group]
+        term *= scale["b_scale"][j // quantized.rows, t // quantized.group if quantized.group else 0]
+        expected[i, j] += term
+    assert_allclose(reference(problem, stored)["c"], expected * scale.get("ab_scale", 1.0), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("typed", "dtype"),
+    [
+        ("fp8_block", "f8block"), ("fp8-block", "f8block"), ("fp4", "nvfp4"), ("NVFP4", "nvfp4"), ("int4", "w4a16"),
+        ("awq", "w4a16"), ("GPTQ", "w4a16"), ("int8_wo", "w8a16"), ("mxfp4", "mxfp4"), ("w4a8_mxfp4_mxfp8", "mxfp4f8"),
+        ("w4afp8", "w4f8"), ("sq", "i8"), ("fp8", "f8e4m3"),
+    ],
+)  # fmt: skip
+def test_format_names_of_serving_engines_are_accepted(typed, dtype):
+    assert canonical_dtype(typed) == dtype
+
+
+def test_unknown_format_suggests_the_nearest_or_lists_the_formats_of_the_op(refuses):
+    refuses(lambda: MATMUL.problem("fp8_blok", m=1, n=1, k=1))
+    refuses(lambda: find_op("conv").problem("fp4", c=1, h=3, w=3, k=1))
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20))
+def test_4_bit_encoding_rounds_to_nearest(values):
+    numbers = np.array([s * x for s in (1, -1) for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)])
+    stored = decode_elements(encode_elements(np.array(values), "f4e2m1"), "f4e2m1")
+    least = np.abs(numbers[:, None] - np.array(values)).min(axis=0)
+    assert_allclose(np.abs(stored - values), least, atol=1e-12)
+    integers = decode_elements(encode_elements(np.array(values), "i4"), "i4")
+    assert_allclose(integers, np.clip(np.rint(values), -8, 7))

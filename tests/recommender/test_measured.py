@@ -12,7 +12,6 @@ from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommendation, Recommender
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Space, SpaceCosts
-from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
@@ -96,7 +95,8 @@ def test_measured_config_uses_its_measurement(ask, predicted):
     assert (best.latency_s.source, best.energy_j.source) == ("measured", "measured")
     assert best.measurement is not None
     path = best.measurement.database
-    assert best.measurement == MeasuredOn(2, "2026-03-02T12:00:00Z", "NVIDIA H200", path, ())
+    assert (best.sessions, best.measured_at, best.device) == (2, "2026-03-02T12:00:00Z", "NVIDIA H200")
+    assert (best.database, best.signed_by, best.contributors) == (path, [], 1)
     assert Path(path).is_file()
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 

@@ -68,6 +68,8 @@ class _ProblemRun:
     """State of the problem that is being measured."""
 
     planned: PlannedProblem
+    configs: int
+    """Maximum number of configs to screen in this visit."""
     schedule: Schedule
     history: ProblemHistory
     result: ProblemResult
@@ -99,7 +101,8 @@ class Campaign:
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-        self.results: list[ProblemResult] = []
+        self._results: dict[tuple[str, str], ProblemResult] = {}
+        """Results so far, keyed by name and key of the problem. All visits to a problem have one result."""
 
     def run(self) -> None:
         """Measure until all problems are done or the budget is used up.
@@ -130,6 +133,11 @@ class Campaign:
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
             yield planned, later[:1], len(later) + 1
+
+    @property
+    def results(self) -> list[ProblemResult]:
+        """Return the results so far, one for each problem."""
+        return list(self._results.values())
 
     @property
     def spent(self) -> bool:
@@ -185,21 +193,24 @@ class Campaign:
     def _start_problem(self, planned: PlannedProblem) -> _ProblemRun:
         key = planned.problem.key
         configs = len(planned.tasks) if planned.most is None else min(planned.most, len(planned.tasks))
-        self.results.append(result := ProblemResult(planned.name, key, configs))
+        visited = (planned.name, key) in self._results
+        result = self._results.setdefault((planned.name, key), ProblemResult(planned.name, key))
+        result.configs += configs
         history = ProblemHistory()
         for measurement in self._hooks.earlier(planned.problem):
             if self.session.is_present(measurement):
                 history.add(measurement)
-                result.add_earlier(measurement)
+                if not visited:
+                    result.add_earlier(measurement)
         # Seed the choices with the problem, so that a resumed campaign makes those of the interrupted campaign.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
-        return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
+        return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
         """Screen up to `most` configs before `until_s`. Return the measurements to repeat because the GPU drifted."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
-        done, total = 0, run.result.configs - run.schedule.screened
+        done, total = 0, run.configs - run.schedule.screened
         total = total if most is None else min(total, most)
         while done < total and self.session.clock() < min(until_s, self._end_s):
             items, step = run.schedule.screen()
@@ -334,7 +345,7 @@ class Campaign:
         return self._run
 
     def _best_s(self) -> float | None:
-        best = self.results[-1].best
+        best = self._present_run.result.best
         return None if best is None else best.latency_s
 
     def _configs_left(self) -> int | None:

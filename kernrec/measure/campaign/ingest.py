@@ -101,20 +101,7 @@ def _fits(measurement: Measurement) -> bool:
     return True
 
 
-def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """Return the measurements of a problem that one particular GPU made with the current protocol or in a replay.
-
-    Args:
-        database: Path of the database, which may not exist.
-        problem: Problem of the measurements.
-        gpu: Name in the GPU catalog.
-        uuid_hash: Hash of the GPU's UUID; None for a GPU that replays a recording.
-    """
-    rows = present_measurements(database, problem, gpu)
-    return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
-
-
-def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
+def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
     """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay.
 
     Args:

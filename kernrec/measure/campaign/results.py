@@ -1,6 +1,5 @@
 """Define the effort and the budget of a campaign, its progress reports, and its results per problem."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -91,8 +90,8 @@ class ProblemResult:
     name: str
     problem: str
     """Key of the problem."""
-    configs: int
-    """Number of configs that were planned for the problem."""
+    configs: int = 0
+    """Number of configs that were planned for the problem, in all visits to it."""
     measured: int = 0
     """Number of measurements that this campaign made."""
     earlier: int = 0
@@ -128,29 +127,6 @@ class ProblemResult:
             self.lowest_energy is None or measurement.energy_j < (self.lowest_energy.energy_j or 0.0)
         ):
             self.lowest_energy = measurement
-
-
-def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Merge the results of all visits to a problem into one result per problem.
-
-    In the merged result, `earlier` counts the measurements that existed before the first visit.
-    """
-    merged: dict[tuple[str, str], ProblemResult] = {}
-    for each in results:
-        before = merged.setdefault((each.name, each.problem), each)
-        if before is each:
-            continue
-        before.measured += each.measured
-        before.configs += each.configs
-        before.best, before.lowest_energy = (
-            each.best or before.best,
-            each.lowest_energy or before.lowest_energy,
-            # A later visit starts from all earlier rows, so its best measurement is the best of all.
-        )
-        for outcome, count in each.failures.items():
-            before.failures[outcome] = before.failures.get(outcome, 0) + count
-            before.examples.setdefault(outcome, each.examples[outcome])
-    return list(merged.values())
 
 
 ConfigKey = tuple[str, str, str]

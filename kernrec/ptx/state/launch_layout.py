@@ -48,6 +48,18 @@ class BufferPlace(str):
         return place
 
 
+class Structure(bytes):
+    """Argument of a launch that is a structure, with the buffers to which its members point."""
+
+    pointers: Sequence[tuple[int, str]]
+    """Pairs (offset of the member in bytes, name of the buffer)."""
+
+    def __new__(cls, raw: bytes, pointers: Sequence[tuple[int, str]]) -> "Structure":
+        structure = super().__new__(cls, raw)
+        structure.pointers = pointers
+        return structure
+
+
 @dataclass(frozen=True)
 class KernelLaunch:
     """Launch of a kernel in the emulator: the kernel, the grid, the arguments and the memory."""
@@ -263,6 +275,8 @@ def pack_arguments(
             raw = argument.encode(begin)
         elif isinstance(argument, bytes):
             raw = argument
+            for offset, name in argument.pointers if isinstance(argument, Structure) else ():
+                raw = raw[:offset] + addresses[name].to_bytes(8, "little") + raw[offset + 8 :]
         elif isinstance(argument, np.generic | np.ndarray):
             raw = argument.tobytes()
         elif isinstance(argument, int) and parameter.type[0] in "bus" and -(1 << 63) <= argument < 1 << 64:
@@ -273,7 +287,7 @@ def pack_arguments(
             )
         if len(raw) != parameter.size:
             raise UsageError(
-                f"argument {i} of {kernel} has {len(raw)} bytes, its .{parameter.type} parameter has {parameter.size}"
+                f"argument {i} of {kernel} has {len(raw)} bytes; its .{parameter.type} parameter needs {parameter.size}"
             )
         data += bytes(_align(len(data), parameter.align) - len(data))
         symbols[parameter.name] = len(data)

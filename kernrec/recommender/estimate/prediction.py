@@ -219,8 +219,8 @@ class KernelCosts:
 class SpaceCosts:
     """Costs that the analytical model predicts for C candidates: the configs of all kernels on all problems.
 
-    Candidates are ordered by kernel and then by problem. At first, costs are estimated only at the first operating
-    point and are infinite at the others. The engine's `Ranking` later estimates some candidates at the other points.
+    Candidates are ordered by kernel and then by problem. Costs are estimated at the first operating point. The engine's
+    `Ranking` later estimates some candidates at the other points.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
@@ -255,8 +255,3 @@ class SpaceCosts:
         for number, (table, here, rows, estimated) in enumerate(each_kernel):
             self.kernels.append(KernelCosts(costs, table, here, number, column, rows, estimated))
             column += len(estimated[0])
-
-    @cached_property
-    def limited(self) -> LimitedCosts:
-        """Latency, power and energy, (points, C); infinite where a candidate is not estimated at an operating point."""
-        return LimitedCosts(self.in_engine.limited, self.in_engine.nominal[4])

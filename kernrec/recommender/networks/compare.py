@@ -6,6 +6,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
+from kernrec.recommender.json_form import Alias
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
@@ -26,20 +27,9 @@ class ComparedGpu:
     sweep: NetworkSweep | None = None
     """Sweep of the network over power limits; None if the best power limit was not requested."""
 
-    @property
-    def gpu(self) -> GPU:
-        """The GPU."""
-        return self.answer.gpu
-
-    @property
-    def batch(self) -> int:
-        """Items per pass."""
-        return self.answer.batch
-
-    @property
-    def total(self) -> Total:
-        """Total that the comparison shows for the network: the headline total of the answer."""
-        return self.answer.headline
+    gpu = Alias[GPU]("The GPU.", "answer.gpu")
+    batch = Alias[int]("Items per pass.", "answer.batch")
+    total = Alias[Total]("Total that the comparison shows: the headline total of the answer.", "answer.headline")
 
     @property
     def rate(self) -> float:

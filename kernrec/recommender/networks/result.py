@@ -23,7 +23,7 @@ from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.json_form import FormerNames, IntervalNames, JsonForm, NetworkNames
+from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm, NetworkNames
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
@@ -61,15 +61,8 @@ class LayerAnswer(FormerNames):
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
 
-    @property
-    def name(self) -> str:
-        """Name of the layer."""
-        return self.layer.name
-
-    @property
-    def count(self) -> int:
-        """Number of occurrences in one pass through the network."""
-        return self.layer.count
+    name = Alias[str]("Name of the layer.", "layer.name")
+    count = Alias[int]("Number of occurrences in one pass through the network.", "layer.count")
 
     @property
     def best(self) -> Recommendation | None:

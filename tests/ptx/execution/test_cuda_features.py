@@ -171,51 +171,8 @@ SMALL = beside(__file__, "small_cuda_kernels.cu")
 
 
 @ARCHS
-@pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
-def test_vector_addition_of_odd_sizes_is_correct(arch, n, block, grid):
-    a, b = RNG.standard_normal((2, n)).astype(np.float32)
-    c = np.zeros(n, np.float32)
-    buffers = {"a": a, "b": b, "c": c}
-    counts = emulate(
-        cuda(SMALL.replace("PAD", "1"), arch), KernelLaunch("add", (grid,), (block,), [*buffers, np.int32(n)], buffers)
-    )
-    np.testing.assert_array_equal(c, a + b)
-    assert counts["global.a.read_bytes"] == counts["global.c.write_bytes"] == 4 * n
-
-
-@ARCHS
-@pytest.mark.parametrize("n", [5, 256, 10_001])
-def test_reduction_with_shuffles_is_correct(arch, n):
-    x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
-    module = cuda(SMALL.replace("PAD", "1"), arch)
-    emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
-    np.testing.assert_allclose(out[0], x.sum(dtype=np.float64), rtol=1e-4, atol=1e-4)
-
-
-@ARCHS
-@pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
-def test_transpose_through_shared_memory_is_correct(arch, rows, cols):
-    x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
-    grid = (-(-cols // 16), -(-rows // 16))
-    waves = {}
-    for pad in ("0", "1"):
-        y[:] = 0
-        module = cuda(SMALL.replace("PAD", pad), arch)
-        arguments = ["x", "y", np.int32(rows), np.int32(cols)]
-        counts = emulate(
-            module, KernelLaunch("transpose", grid, (16, 16), arguments, {"x": x, "y": y}), check_races=True
-        )
-        np.testing.assert_array_equal(y, x.T)
-        waves[pad] = counts["shared.load_wavefronts"] / counts["shared.load_ideal"]
-    if rows == cols == 16:
-        # 16 lanes read a column of 16 words, which meets in banks 0 and 16, 8 deep. Two columns lie side by side.
-        assert waves["0"] == 8
-        assert waves["1"] < 3
-
-
-@ARCHS
 def test_integer_kernels_are_correct(arch):
-    module = cuda(SMALL.replace("PAD", "1"), arch)
+    module = cuda(SMALL, arch)
     x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
     emulate(
         module,
@@ -243,7 +200,7 @@ def test_integer_kernels_are_correct(arch):
 def test_math_library_matches_numpy(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
     emulate(
-        cuda(SMALL.replace("PAD", "1"), arch),
+        cuda(SMALL, arch),
         KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}),
     )
     v = x.astype(np.float64)
@@ -255,7 +212,7 @@ def test_math_library_matches_numpy(arch):
 
 
 def test_index_past_the_end_is_detected():
-    source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
+    source = SMALL.replace("i < n; i += gridDim", "i <= n; i += gridDim")
     a, b, c = np.zeros((3, 64), np.float32)
     with pytest.raises(
         EmulationError,

@@ -324,7 +324,7 @@ def test_texture_variable_uses_the_image_of_its_name():
     emulate(parse(LEGACY), launch)
     np.testing.assert_array_equal(out, texels[np.minimum(np.arange(32), 19)])
     without = KernelLaunch("k", (1,), (32,), ["out"], {"out": out})
-    with pytest.raises(EmulationError, match="0x0, which is the handle of no texture"):
+    with pytest.raises(EmulationError, match="0x0, which is not the handle of a texture"):
         emulate(parse(LEGACY), without)
 
 

@@ -1,4 +1,4 @@
-"""Test the laws by which measurements correct predictions."""
+"""Test static tables, and costs that combine predictions and measurements."""
 
 from datetime import datetime
 
@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.costs import MEASURED, PREDICTED, Costs, kinds_of, with_measured
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.prediction import SHORTLIST, Space, SpaceCosts, predict
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8
@@ -76,3 +81,38 @@ def test_scale_lies_between_prediction_and_measurement(factor, count):
     assert 0 <= weights[0] / np.log(factor) <= 1 if factor != 1 else weights == [0, 0]
     assert abs(weights[0]) <= abs(weights[1])  # more measurements are trusted more
     assert scale.power == 1.0  # without energy measurements, power stays unchanged
+
+
+GPU = find_gpu("rtx4090")
+PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return Recommender([]).context.tables(PROBLEM, GPU)[0]
+
+
+def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)
+    assert problem_space.valid[rows].all()
+    assert table.usable[rows].all()
+    assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
+
+
+def test_shortlist_is_a_subset_that_contains_the_best(table):
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)
+    short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
+    assert len(short) <= SHORTLIST + 1 < len(rows)
+    assert np.isin(short, rows).all()
+    assert (np.diff(short) > 0).all()
+    every, some = (predict(table, problem_space, which).limited().latency_s.min() for which in (rows, short))
+    assert some <= 1.05 * every
+
+
+def test_prediction_is_independent_of_other_rows(table):
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)[:40]
+    both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()
+    assert (both.latency_s[7], both.energy_j[7]) == (alone.latency_s[0], alone.energy_j[0])

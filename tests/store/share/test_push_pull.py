@@ -13,9 +13,8 @@ import pytest
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Stack
-from kernrec.store.keys import Signer, distrust, key_file, trust
+from kernrec.store.keys import Signer, distrust, key_file, signer_name, trust
 from kernrec.store.share import pulled
 from kernrec.store.share.place import Folder, bundle_names
 from tests.helpers.reading import reading_here
@@ -90,8 +89,7 @@ def test_pulled_rows_are_used_once_their_key_is_trusted(base):
         assert seen[1] == (2e-3, "own", ())  # the user's own rows take precedence, even if slower
         assert seen[2] == seen[3] == (1e-3, "pulled", (alice.key(),))
         assert stack.measurements() == 1  # models train on the user's own rows
-        on = MeasuredOn(1, "2026-03-01", None, "pulled", (alice.key(), ""))
-        assert [signer["name"] for signer in on.signed_by()] == ["alice", "unsigned"]
+        assert [signer_name(key) for key in (alice.key(), "")] == ["alice", "unsigned"]
     # Rows pulled from the team do not become the user's own to share when merged into the user's database.
     bob.measure(measurements("monday", 3))
     assert bob.push(team) == 1

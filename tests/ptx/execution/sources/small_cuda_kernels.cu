@@ -1,27 +1,6 @@
 extern "C" __global__ void add(const float* a, const float* b, float* c, int n) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) c[i] = a[i] + b[i];
 }
-extern "C" __global__ void sum(const float* __restrict__ x, float* out, int n) {
-    __shared__ float part[32];
-    float v = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[i];
-    for (int o = 16; o; o >>= 1) v += __shfl_down_sync(0xffffffff, v, o);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        v = threadIdx.x < blockDim.x / 32 ? part[threadIdx.x] : 0.f;
-        for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
-        if (threadIdx.x == 0) atomicAdd(out, v);
-    }
-}
-extern "C" __global__ void transpose(const float* x, float* y, int rows, int cols) {
-    __shared__ float tile[16][16 + PAD];
-    int c = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 16 + threadIdx.y;
-    if (r < rows && c < cols) tile[threadIdx.y][threadIdx.x] = x[r * cols + c];
-    __syncthreads();
-    c = blockIdx.y * 16 + threadIdx.x; r = blockIdx.x * 16 + threadIdx.y;
-    if (r < cols && c < rows) y[r * rows + c] = tile[threadIdx.x][threadIdx.y];
-}
 extern "C" __global__ void histogram(const unsigned char* x, unsigned* bins, int n) {
     extern __shared__ unsigned local[];
     for (int i = threadIdx.x; i < 64; i += blockDim.x) local[i] = 0;
