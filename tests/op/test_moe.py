@@ -93,7 +93,7 @@ def test_weights_and_activations_have_the_bytes_of_the_format(dtype):
     m, n, k = 256, 512, 1024
     tensors = MATMUL.problem(dtype, m=m, n=n, k=k).tensors
     stored = {x: sum(t.bytes for name, t in tensors.items() if name in (x, f"{x}_scale")) for x in "ab"}
-    per_row = 2 * n if dtype == "w8a16" else 0  # these scales are per row, not per group
+    per_row = 2 * n if dtype == "w8a16" else 0  # w8a16 has scales per row, not per group
     assert stored["b"] == weight_bytes(dtype) * n * k + per_row
     assert stored["a"] == activation_bytes(dtype) * m * k
 
