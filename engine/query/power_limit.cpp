@@ -58,7 +58,8 @@ class PowerLimits {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
         require(int64_t(costs_of.shape(0)) == kCostRows && int64_t(costs_of.shape(1)) == limits_w_.rows &&
-                    int64_t(costs_of.shape(2)) == launches.columns && costs_of.stride(2) == 1,
+                    int64_t(costs_of.shape(2)) == launches.columns &&
+                    (launches.columns == 0 || costs_of.stride(2) == 1),
                 "costs: expected (7, points, launches)");
         const int64_t count = launches.columns;
         require(launches.rows == 5 && all_within(places, 0, count) &&

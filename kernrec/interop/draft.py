@@ -140,17 +140,22 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
-def includer_of(source: Path) -> str:
-    """If another program includes this file, return a hint to analyze that program.
+class IncludedError(UsageError):
+    """A file cannot be compiled alone, but another program includes it."""
 
-    Otherwise, return an empty string.
-    """
+    def __init__(self, message: str, includer: Path, kernel: str) -> None:
+        super().__init__(f"{message}; {includer.name} includes this file: kernrec analyze {includer}")
+        self.includer, self.kernel = includer, kernel
+
+
+def includer_of(source: Path) -> Path | None:
+    """Return a program in the same folder that includes this file, or None if there is none."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
             if file != source and pattern.search(read_text(file, file.name, errors="replace")):
-                return f"; {file.name} includes this file: kernrec analyze {file}"
-    return ""
+                return file
+    return None
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
