@@ -161,7 +161,7 @@ def test_installed_pytorch_reads_the_entries():
         assert (chosen["EVEN_K"], chosen["ALLOW_TF32"]) == (True, dtype == "tf32")
 
 
-EXPERT_CONFIG = {
+EXPERT = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3
 }  # fmt: skip
 
@@ -189,19 +189,19 @@ def test_written_file_is_read_by_vllm_sglang_and_kernrec(configs, version):
 
 
 def test_clusters_tma_and_swapped_operands_are_read():
-    stated = {name: value for name, value in EXPERT_CONFIG.items() if name != "GROUP_SIZE_M"}
+    stated = {name: value for name, value in EXPERT.items() if name != "GROUP_SIZE_M"}
     text = json.dumps(
-        {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": EXPERT_CONFIG | {"num_ctas": 1}}
+        {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": EXPERT | {"num_ctas": 1}}
     )
     configs, _ = read_moe_configs(text, "file")
-    assert configs == {8: EXPERT_CONFIG | {"num_ctas": 2, "USE_TMA": 1}, 16: EXPERT_CONFIG}
+    assert configs == {8: EXPERT | {"num_ctas": 2, "USE_TMA": 1}, 16: EXPERT}
 
 
 def test_expert_file_of_another_format_is_refused_in_one_line(refuses):
     refuses(lambda document: read_moe_configs(json.dumps(document), "file.json"), [
-        [], {}, {"version": 2, "8": EXPERT_CONFIG}, {"triton_version": "3.4.0"}, {"triton_version": 4, "8": EXPERT_CONFIG},
-        {"8": EXPERT_CONFIG | {"USE_TMEM": 1}}, {"8": EXPERT_CONFIG | {"num_ctas": 0}}, {"8": EXPERT_CONFIG | {"SPLIT_K": 0}},
-        {"8": EXPERT_CONFIG | {"num_warps": "4"}}, {"8": {"BLOCK_SIZE_M": 16}}, {"8": 3},
+        [], {}, {"version": 2, "8": EXPERT}, {"triton_version": "3.4.0"}, {"triton_version": 4, "8": EXPERT},
+        {"8": EXPERT | {"USE_TMEM": 1}}, {"8": EXPERT | {"num_ctas": 0}}, {"8": EXPERT | {"SPLIT_K": 0}},
+        {"8": EXPERT | {"num_warps": "4"}}, {"8": {"BLOCK_SIZE_M": 16}}, {"8": 3},
     ])  # fmt: skip
 
 
