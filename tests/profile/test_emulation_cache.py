@@ -1,14 +1,9 @@
-<<<<<<< HEAD
 """Test the cache of emulated counts and its version."""
 
 import json
 import os
 from pathlib import Path
 
-=======
-"""Test that a launch is emulated only once, even if another architecture is asked for."""
-
->>>>>>> parent of ed839425 (Estimate instructions without an assembler by one table)
 import numpy as np
 import pytest
 
@@ -17,16 +12,11 @@ from kernrec.compile.compiled import Compiled, Resources
 from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
-<<<<<<< HEAD
-from kernrec.profile.emulation_cache import ErrorCache
-from kernrec.profile.launch_profile import COUNTS_VERSION
+from kernrec.profile.emulation_cache import EmulationCache
+from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profile, ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, parse
-=======
-from kernrec.profile.emulation_cache import EmulationCache
-from kernrec.profile.launch_profile import LaunchProfile, Profile, ProfileFailure, ProfileTarget
-from kernrec.profile.profile_user_kernel import profile_configs
->>>>>>> parent of ed839425 (Estimate instructions without an assembler by one table)
 from tests.helpers.paths import beside
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
@@ -69,10 +59,41 @@ def test_cached_counts_return_with_the_resources_of_the_requested_architecture(k
 def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")
-<<<<<<< HEAD
-    (path,) = (tmp_path / "cache" / "emulated").rglob("*.txt")
-    path.write_bytes(b"\xff")
-    assert cache.get(("ptx",)) is None
+    assert cache.get(("ptx",), code(16)) == "it never ends"
+    (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cache.get(("ptx",), code(16)) is None
+
+
+def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
+    monkeypatch.delenv(disassemble.COUNTS, raising=False)
+    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
+    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
+    assert disassemble.code_source(80) != disassemble.code_source(86)
+    assert disassemble.code_source(70) == ""
+
+
+def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
+    monkeypatch.setenv(disassemble.COUNTS, "ptx")
+    configs = [{"threads": 64}, {"threads": 128}]
+
+    def counts(sm: int) -> dict[str, np.ndarray]:
+        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processors=1))
+        assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
+        rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
+        assert {row.sm for row in rows} == {sm}
+        return {row.variant_key: row.counts for row in rows}
+
+    first = counts(80)
+    assert len(first) == 2
+
+    def no_more(*_: object) -> None:
+        raise AssertionError("emulated again")
+
+    monkeypatch.setattr(Processors, "submit", no_more)
+    second = counts(86)
+    for key, value in first.items():
+        np.testing.assert_array_equal(second[key], value)
 
 
 FOLDER = Path(__file__).with_name("counted")
@@ -130,40 +151,3 @@ def test_changed_count_fails_unless_the_version_is_raised():
             check(counts, version, version, kernels)
     with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
         check(other, version + 1, version, pinned)
-=======
-    assert cache.get(("ptx",), code(16)) == "it never ends"
-    (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
-    path.write_bytes(path.read_bytes()[:-3])
-    assert cache.get(("ptx",), code(16)) is None
-
-
-def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
-    monkeypatch.delenv(disassemble.COUNTS, raising=False)
-    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
-    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
-    assert disassemble.code_source(80) != disassemble.code_source(86)
-    assert disassemble.code_source(70) == ""
-
-
-def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
-    monkeypatch.setenv(disassemble.COUNTS, "ptx")
-    configs = [{"threads": 64}, {"threads": 128}]
-
-    def counts(sm: int) -> dict[str, np.ndarray]:
-        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processors=1))
-        assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
-        rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
-        assert {row.sm for row in rows} == {sm}
-        return {row.variant_key: row.counts for row in rows}
-
-    first = counts(80)
-    assert len(first) == 2
-
-    def no_more(*_: object) -> None:
-        raise AssertionError("emulated again")
-
-    monkeypatch.setattr(Processors, "submit", no_more)
-    second = counts(86)
-    for key, value in first.items():
-        np.testing.assert_array_equal(second[key], value)
->>>>>>> parent of ed839425 (Estimate instructions without an assembler by one table)
