@@ -66,7 +66,7 @@ def test_coverage_fits_80_columns(path, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu", "l40s"), "--gpu was removed; use `kernrec collect --strategy refine --gpu GPU`"),
+        (("--gpu", "l40s"), "--gpu was removed; use --coverage, which lists each GPU"),
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )
