@@ -58,7 +58,8 @@ class PowerLimits {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
         require(int64_t(costs_of.shape(0)) == kCostRows && int64_t(costs_of.shape(1)) == limits_w_.rows &&
-                    int64_t(costs_of.shape(2)) == launches.columns && costs_of.stride(2) == 1,
+                    int64_t(costs_of.shape(2)) == launches.columns &&
+                    (launches.columns == 0 || costs_of.stride(2) == 1),
                 "costs: expected (7, points, launches)");
         const int64_t count = launches.columns;
         require(launches.rows == 5 && all_within(places, 0, count) &&
@@ -79,6 +80,13 @@ class PowerLimits {
                 limits_w_.rows * launches.columns);
     }
     int64_t points() const { return limits_w_.rows; }
+    // Return the latency of a single launch at the first operating point.
+    double latency_s(const std::vector<double>& launch) const {
+        require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
+        double costs[kCostRows];
+        limit(0, {launch.data(), 5, 1, 1, 1}, 1, [](int64_t i) { return i; }, costs, 1);
+        return costs[kLatencyS];
+    }
 
   private:
     // Fill the costs of `count` launches at a point; `place` returns the column of each in `launches` and `costs`.
@@ -210,6 +218,7 @@ void bind_power_limits(nb::module_& module) {
     nb::class_<PowerLimits>(module, "PowerLimits")
         .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
              exact(), exact(), exact(), exact(), exact())
+        .def("latency_s", &PowerLimits::latency_s)
         .def("fill", &PowerLimits::fill, exact(), exact(), exact());
     module.attr("CLOCKS") = kClocks;
     module.attr("RESTING") = kResting;

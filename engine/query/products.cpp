@@ -39,16 +39,18 @@ enum Figure : int64_t {
     kFirstWaves = 16,
     kFirstTime = 22,
     kAligned = 29,
-    kFull = 32,
-    kFilled = 38,
-    kRest = 40,
-    kFigures = 42,
+    kStored = 32,
+    kFull = 35,
+    kFilled = 41,
+    kRest = 43,
+    kFigures = 45,
 };
 // Number of tiles whose waves are features, indices of the two square tiles, number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
+constexpr int64_t kMostStored = 16;  // the same for the length of stored rows: 16 elements are at least 16 bytes
 constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
 constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
@@ -74,6 +76,7 @@ struct Products {
     double l2_bytes, sms;
     double launch_s;       // seconds of an empty launch
     double working_sets;   // copies of the weights in the timed loop
+    double transposed_a, transposed_b;  // 1 if the operand is stored transposed, or else 0
     double wave_tiles[2][kWaves];
     std::vector<double> tiles;  // rows, then columns
     int64_t tile_count = 0, tile_rows = 0;
@@ -91,10 +94,10 @@ struct Products {
     double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
 
     Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of) {
-        require(figures.size() == 11, "figures: expected eleven");
+        require(figures.size() == 13, "figures: expected thirteen");
         const double* next = figures.data();
         for (double* figure : {&a_bytes, &b_bytes, &c_bytes, &peak_flops, &bandwidth, &dram, &l2, &l2_bytes, &sms,
-                               &launch_s, &working_sets})
+                               &launch_s, &working_sets, &transposed_a, &transposed_b})
             *figure = *next++;
         const Table<const double> waves(wave_tiles_of);
         require(waves.rows == 2 && waves.columns == kWaves, "wave_tiles: expected (2, 6)");
@@ -273,6 +276,10 @@ struct Products {
         figure(kAligned) = aligned(m, kMostAlignedRows);
         figure(kAligned + 1) = aligned(n, kMostAligned);
         figure(kAligned + 2) = aligned(k, kMostAligned);
+        figure(kStored) = aligned(transposed_a > 0.0 ? m : k, kMostStored);
+        figure(kStored + 1) = aligned(transposed_b > 0.0 ? k : n, kMostStored);
+        const double operands = std::min(figure(kStored), figure(kStored + 1));
+        figure(kStored + 2) = std::min(operands, aligned(n, kMostStored));
         figure(kRest) = m - std::floor(m / 128.0) * 128.0;
         figure(kRest + 1) = n - std::floor(n / 128.0) * 128.0;
         for (int64_t row = 0; row < kFull; row++) figure(row) = std::log2(figure(row));

@@ -22,7 +22,7 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 @pytest.mark.every(3)
 @pytest.mark.slow
 def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile there
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile in this database
     wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}

@@ -133,7 +133,7 @@ SHAPE = {"m": 900, "n": 700, "k": 300}
 
 def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
     query = Query(Objective.LATENCY, top=1)
-    for gpu in (GPU, "l40s"):  # both are sm_89
+    for gpu in (GPU, "l40s"):  # both GPUs are sm_89
         plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
         answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=query)
         assert answer.best.latency_s.source == "predicted"

@@ -123,6 +123,7 @@ def test_every_command_has_an_example():
 
 @pytest.mark.every(2)
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
 )

@@ -47,7 +47,7 @@ def test_clusters_tma_and_swapped_operands_are_read():
 def test_other_format_is_refused_in_one_line(refuses):
     refuses(lambda document: read_moe_configs(json.dumps(document), "file.json"), [
         [], {}, {"version": 2, "8": CONFIG}, {"triton_version": "3.4.0"}, {"triton_version": 4, "8": CONFIG},
-        {"8": CONFIG | {"USE_TMEM": 1}}, {"8": CONFIG | {"num_ctas": 0}}, {"8": CONFIG | {"SPLIT_K": 2}},
+        {"8": CONFIG | {"USE_TMEM": 1}}, {"8": CONFIG | {"num_ctas": 0}}, {"8": CONFIG | {"SPLIT_K": 0}},
         {"8": CONFIG | {"num_warps": "4"}}, {"8": {"BLOCK_SIZE_M": 16}}, {"8": 3},
     ])  # fmt: skip
 

@@ -30,7 +30,7 @@ from kernrec.util.engine import query
 from tests.helpers.depth import few_examples
 from tests.kernel.test_expression import INT64, INTEGER_TEXTS
 
-EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # satisfies every constraint on problems
+EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # this problem satisfies every constraint
 
 
 @pytest.fixture(scope="module")

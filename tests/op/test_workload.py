@@ -19,10 +19,10 @@ from tests.helpers.paths import ROOT, beside
 WEIGHTS = {
     "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalization of 26,560 channels, classifier bias
     "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalization of 17,056 channels, classifier bias
-    "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # biases
+    "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # subtracted: biases
     "bert-base": 12 * 12 * 768**2 + 768**2,
-    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalization
-    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalization
+    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # subtracted: position embedding, biases, normalization
+    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # subtracted: token embedding, normalization
     "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
     **dict.fromkeys(("llama-3-70b-prefill", "llama-3-70b-decode"), 70_553_706_496 - 128_256 * 8_192 - 161 * 8_192),
     **dict.fromkeys(
@@ -30,7 +30,7 @@ WEIGHTS = {
     ),
     # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
     "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
-    "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
+    "stable-diffusion-unet": 859_520_964 - 443_844,  # subtracted: biases and normalization
     # Totals of two batches: published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); 1/8 of
     # 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
     "mixtures-of-experts": 2

@@ -69,7 +69,7 @@ def test_unsupported_shape_suggests_a_nearby_one(recommender):
         "f32,tt on h200-sxm; there is one for f32 in nn or nt, or for f16 in tt, or for bf16 in tt, or for tf32 in tt"
     )
     heads = {"heads": 8, "queries": 64}
-    for dtype in ("f32", "f16"):  # on the FMA pipes and on tensor cores
+    for dtype in ("f32", "f16"):  # f32 runs on the FMA pipes, f16 on tensor cores
         answer = recommender.recommend("attention", "h200", heads | {"head_dim": 257}, dtype)
         assert (answer.no_kernel or "").endswith("on h200-sxm; there is one for head_dim of at most 256")
         assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).recommendations

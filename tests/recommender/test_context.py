@@ -113,7 +113,7 @@ def test_f16_convolutions_use_the_tensor_core_layout(recommender):
     ("b200", "bf16", PRODUCT, "nt"),
     ("rtx4090", "f16", PRODUCT, "nn"),  # both layouts have the same kernels
     ("rtx4090", "f32", PRODUCT, "nn"),
-    ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # has a kernel for few rows
+    ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # `nt` also has a kernel for few rows
 ])  # fmt: skip
 def test_matmul_uses_another_layout_if_its_kernel_ranks_first(recommender, gpu, dtype, shape, layout):
     answer = recommender.recommend("matmul", gpu, shape, dtype, query=LATENCY)

@@ -47,7 +47,8 @@ def test_why_option_explains_each_note(capsys):
     plain, explained = printed
     assert plain.out == explained.out
     assert "for a cold L2" not in plain.err
-    assert "for a cold L2" in explained.err
+    assert "for a cold L2" in " ".join(explained.err.split())
+    assert all(len(line) <= 100 for line in explained.err.splitlines() if line.startswith("    "))
     assert set(plain.err.splitlines()) < set(explained.err.splitlines())
 
 

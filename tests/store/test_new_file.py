@@ -152,7 +152,7 @@ def test_full_disk_is_reported_in_one_line_and_leaves_nothing(path, temporary, m
         Database.open(path, read_only=False, create=True)
     assert str(caught.value) == f"{path} cannot be written: the disk is full; nothing was stored"
     assert list(path.parent.iterdir()) == []
-    schema.make_file(path)  # and nothing of the failed attempt stays in memory
+    schema.make_file(path)  # a second attempt works, so nothing of the first stays in memory
     with Database.open_checked(path) as database:
         assert set(database.counts().values()) == {0}
 

@@ -81,7 +81,7 @@ def test_file_is_unlocked_between_queries(make, tmp_path, problem, row):
 def test_one_invalid_file_closes_the_others(make, tmp_path, refuses):
     good = make("good")
     refuses(lambda: Stack([good, tmp_path / "none"]))
-    Database.open(good, read_only=False).close()  # no other connection is open
+    Database.open(good, read_only=False).close()  # this fails if another connection is open
 
 
 def test_file_is_opened_once_until_it_changes(make, row, problem, profile, monkeypatch):

@@ -229,7 +229,7 @@ def test_pinned_answers_are_of_every_op():
     assert any("shapes" in query for query in queries)
 
 
-NEED_DATA = ("counters", "fit-power", "library", "power", "prior", "refine", "search", "triton")
+NEED_DATA = ("analytical", "counters", "fit-power", "library", "power", "refine", "search", "triton")
 NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
 
 
@@ -243,11 +243,11 @@ def test_every_experiment_is_listed_on_one_line():
     assert all(line.endswith(".") for line in lines)
 
 
-@pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("prior", "--sets", "gem")])
+@pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("analytical", "--sets", "gem")])
 def test_unknown_experiment_option_or_set_is_refused(words):
     done = tool("evidence", *words)
     assert done.returncode == 2
-    assert words[0] != "prior" or "'gem'; did you mean gemm?" in done.stderr
+    assert words[0] != "analytical" or "'gem'; did you mean gemm?" in done.stderr
 
 
 @pytest.mark.every(4)

@@ -215,7 +215,7 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     assert set((folder / "imports").read_text().split()) == {"served.rows"}
     nothing = run("capture", "--output", "none", "--", sys.executable, "-c", "pass")
     assert nothing.returncode == 1
-    note, error = nothing.stderr.splitlines()  # no warning by Triton
+    note, error = nothing.stderr.splitlines()  # Triton prints no warning
     assert note == "note: 0 new calls of 0 functions in none"
     assert error.startswith("kernrec: the program launched no CUDA kernel and no Triton function")
     with_object = PROGRAM.replace("np.zeros(256, np.float32))", "object())")

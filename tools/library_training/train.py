@@ -135,6 +135,8 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
     """Train the trees of a recorded GPU. Return (entry in the model card, trees)."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
+    if recorded.case == "product" and not recorded.grid:
+        between = np.where(recording.dims["n"] % 8 | recording.dims["k"] % 8, left_out, np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
     own = calibrate(left_out[tested], table.problem[tested], "problem")
     other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
@@ -149,7 +151,7 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
         "coverage, problems left out": round(coverage(left_out, table.problem), 3),
         **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
     }
-    return head, boost_gpu(table, quantity, rows).compact()
+    return head, boost_gpu(table, quantity, gpu, rows).compact()
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:

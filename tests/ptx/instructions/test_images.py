@@ -141,7 +141,7 @@ def test_integer_coordinates_outside_the_image_read_zero():
     places = [np.arange(-5, LANES - 5, dtype=np.int32)]
     got, counts = fetch("tex.1d.v4.u32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (10,), "u32"), texels, places, "u32")
     np.testing.assert_array_equal(got[:, 0], [w + 1 if 0 <= w < 10 else 0 for w in places[0]])
-    assert counts["global.texels.read_sectors"] == 2  # 40 bytes
+    assert counts["global.texels.read_sectors"] == 2  # the texels span 40 bytes
     assert counts["global.texels.read_requests"] == LANES // 32
 
 

@@ -210,7 +210,7 @@ def test_measured_config_keeps_its_time_and_scales_the_others(kernel, database, 
         by_config = {tuple(c.config.values()): c for c in answer.recommendations if c.power_limit_w == GPU.tdp_w}
         for rank, before in enumerate(predicted.recommendations):
             if (now := by_config.get(tuple(before.config.values()))) is None:
-                continue  # another power limit is as fast
+                continue  # skip it: another power limit is as fast
             ratio = now.latency_s.value / before.latency_s.value
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
