@@ -15,7 +15,6 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
-from kernrec.profile.launch_profile import COUNTS_VERSION
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
@@ -102,7 +101,7 @@ def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkey
     first = analyze(kernel, problem, GPU, path)
     assert (first.cached, first.profiled) == (0, 8)
     assert analyze(kernel, problem, GPU, path).profiled == 0
-    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", COUNTS_VERSION + 1)
+    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", 3)
     again = analyze(kernel, problem, GPU, path)
     assert (again.cached, again.profiled) == (0, 8)
     assert again.answer.best.latency_s == first.answer.best.latency_s
