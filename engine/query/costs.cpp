@@ -87,7 +87,7 @@ nb::list Costs::kernels() const {
         for (const int64_t pick : part.picks) picks.append(pick < 0 ? nb::none() : nb::object(nb::int_(pick)));
         nb::list counts;
         for (const auto& rows : part.runnable) counts.append(rows.size());
-        result.append(nb::make_tuple(numpy(part.rows), nb::cast(part.starts), picks, counts));
+        result.append(nb::make_tuple(nb::cast(part.starts), picks, counts));
     }
     return result;
 }
@@ -171,8 +171,11 @@ void Costs::add(nb::tuple each, int64_t most) {
     if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
     const nb::list problems = nb::cast<nb::list>(each[1]);
     for (const nb::handle problem : problems) {
-        part.problems.push_back(&nb::cast<Problem&>(problem));
-        require(&part.problems.back()->space() == part.kernel->space, "kernels: expected problems of their spaces");
+        const nb::tuple of = nb::cast<nb::tuple>(problem);
+        require(of.size() == 5, "problems: expected five parts");
+        part.problems.push_back(std::make_shared<Problem>(part.kernel->kept_space, nb::cast<nb::dict>(of[0]),
+                                                          nb::cast<nb::dict>(of[1]), nb::cast<bool>(of[2]),
+                                                          nb::cast<double>(of[3]), nb::cast<double>(of[4])));
         choose(part, able, given, kept_rows, most);
     }
     require(!part.epilogues || (part.epilogues->shape(0) == part.problems.size() && part.epilogues->shape(1) == 4),
@@ -327,6 +330,7 @@ void bind_costs(nb::module_& module) {
         .def_prop_ro("nominal", &Costs::nominal_array)
         .def_prop_ro("longest", &Costs::longest_array)
         .def_prop_ro("kernels", &Costs::kernels)
+        .def("rows", &Costs::rows)
         .def("runnable", &Costs::runnable)
         .def("launches", &Costs::launches)
         .def(

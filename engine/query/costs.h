@@ -124,17 +124,17 @@ class Costs {
     struct Part {
         nb::object kept;
         const Kernel* kernel;
-        std::vector<Problem*> problems;
+        std::vector<std::shared_ptr<Problem>> problems;
         std::vector<std::vector<int64_t>> runnable;
         std::vector<int64_t> rows, starts{0}, picks;
         std::optional<Array<const double, 2>> epilogues;
         int64_t first;  // index of the first config among those of all kernels
     };
 
-    // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can
-    // run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules and DRAM costs of each
-    // problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum configs to estimate
-    // per kernel and problem.
+    // kernels: for each, a `Kernel`, its problems (without their space), the rows to estimate (None: all that can run),
+    // whether each row can run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules
+    // and DRAM costs of each problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum
+    // configs to estimate per kernel and problem.
     Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most);
 
     int64_t count() const { return count_; }
@@ -154,9 +154,10 @@ class Costs {
 
     nb::object nominal_array() const;
     nb::object longest_array() const;
-    // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
-    // position of the heuristic's pick (None: no config), and the number of runnable configs.
+    // Return, for each kernel and each problem, the start of the problem's configs, the position of the heuristic's
+    // pick (None: no config), and the number of runnable configs. Starts end with the total number.
     nb::list kernels() const;
+    nb::object rows(size_t kernel) const { return numpy(parts_.at(kernel).rows); }
     nb::object runnable(size_t kernel, size_t problem) const { return numpy(parts_.at(kernel).runnable.at(problem)); }
     // Return the pipe clocks (kPipes, 1), times (kTimes, 1) and DRAM bytes (1,) of each launch that the config at a
     // position performs. Positions count from the kernel's first config.

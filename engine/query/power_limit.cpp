@@ -80,6 +80,13 @@ class PowerLimits {
                 limits_w_.rows * launches.columns);
     }
     int64_t points() const { return limits_w_.rows; }
+    // Return the latency of a single launch at the first operating point.
+    double latency_s(const std::vector<double>& launch) const {
+        require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
+        double costs[kCostRows];
+        limit(0, {launch.data(), 5, 1, 1, 1}, 1, [](int64_t i) { return i; }, costs, 1);
+        return costs[kLatencyS];
+    }
 
   private:
     // Fill the costs of `count` launches at a point; `place` returns the column of each in `launches` and `costs`.
@@ -211,6 +218,7 @@ void bind_power_limits(nb::module_& module) {
     nb::class_<PowerLimits>(module, "PowerLimits")
         .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
              exact(), exact(), exact(), exact(), exact())
+        .def("latency_s", &PowerLimits::latency_s)
         .def("fill", &PowerLimits::fill, exact(), exact(), exact());
     module.attr("CLOCKS") = kClocks;
     module.attr("RESTING") = kResting;

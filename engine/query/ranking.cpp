@@ -287,7 +287,13 @@ void Ranking::sweep() {
 void Ranking::copy_predictions(const Array<const double, 3>& regimes) {
     const size_t size = size_t(points_ * count_);
     values_.assign(3 * size, kInfinity), kind_.assign(2 * size, int32_t(costs::kCapped));
-    for (int64_t point = 0; point < points_; point++)
+    const double* const first = costs_->limited();
+    for (int64_t quantity = 0; quantity < 3; quantity++)
+        std::copy_n(first + kAnalytical[quantity] * count_, count_, values_.data() + quantity * int64_t(size));
+    for (int64_t quantity = 0; quantity < 2; quantity++)
+        for (int64_t place = 0; place < count_; place++)
+            kind(quantity, 0, place) = int32_t(first[costs::kRegime * count_ + place]);
+    for (int64_t point = 1; point < points_; point++)
         each_estimated(point, 0, count_, [&](int64_t place) {
             for (int64_t quantity = 0; quantity < 3; quantity++)
                 value(quantity, point, place) = limited(kAnalytical[quantity], point, place);

@@ -84,7 +84,7 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     assert json.loads(done.stdout)["bulk.shared_write_bytes"] == 256
     refused = run(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
     assert refused.returncode == 2
-    assert "swizzles 0, 32, 64, 128" in refused.stderr
+    assert "swizzle of 0, 32, 64, 128" in refused.stderr
 
 
 def test_two_dimensional_clusters_run_whole(scale):

@@ -61,7 +61,7 @@ def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
     made, space = launch(**changed)  # type: ignore[misc]
     figures = np.ones(2, bool), np.ones(2), np.ones((4, 2)), np.ones((2, 2), np.int64)
     kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)
-    each = [query.Problem(space, {}, {"x": 4.0}, False, 1.0, 1.0) for _ in range(problems)]
+    each = [({}, {"x": 4.0}, False, 1.0, 1.0)] * problems
     return query.Costs([(kernel, each, rows, None, None, None)], None, 0, 0)
 
 

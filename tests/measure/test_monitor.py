@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.measure import collect
+from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import collect_at, operating_points
 from kernrec.measure.device import gpu_limits, nvml
 from kernrec.measure.device.interface import SensorReading
 from kernrec.measure.device.nvml import LocalGpu
 from kernrec.measure.monitor import TraceFile, summarize_trace
-from kernrec.measure.request import CollectRequest, CollectResult
+from kernrec.measure.request import CollectRequest, CollectResult, Strategy
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 
 
@@ -72,7 +73,7 @@ def test_empty_trace_has_no_summary():
 CARD = LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 0)
 
 
-REQUEST = CollectRequest(None, Path("own.duckdb"))
+REQUEST = CollectRequest(None, Path("own.duckdb"), strategy=Strategy.PLAN, budget=CampaignBudget(60.0))
 
 
 @pytest.fixture

@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernrec.compile import disassemble
+from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
-from kernrec.profile.emulation_cache import ErrorCache
-from kernrec.profile.launch_profile import COUNTS_VERSION
+from kernrec.profile.emulation_cache import EmulationCache
+from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profile, ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from tests.helpers.paths import beside
@@ -31,20 +35,65 @@ def problem(kernel: Kernel) -> Problem:
     return kernel.definition.problem()
 
 
-def test_error_is_cached_for_its_launch(kernel):
-    cache = ErrorCache(kernel, problem(kernel), 1000)
-    cache.put(("ptx", "launch"), "it never ends")
-    assert cache.get(("ptx", "launch")) == "it never ends"
-    assert cache.get(("ptx", "other")) is None
-    assert ErrorCache(kernel, problem(kernel), 2000).get(("ptx", "launch")) is None
+def code(registers: int, name: str = "twice") -> Compiled:
+    resources = {name: Resources(registers, 0, 0, 0, 0)}
+    return Compiled(".target sm_80\n.address_size 64\n", b"", resources, f"nvrtc for {registers}", "")
+
+
+def profiles(compiled: Compiled) -> list[LaunchProfile]:
+    counts = Profile(("issue", "issue.alu"), ("block", "rounds"), np.array([[0.1, 0.0], [1 / 3, 0.0]]))
+    return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
+
+
+def test_cached_counts_return_with_the_resources_of_the_requested_architecture(kernel):
+    cache = EmulationCache(kernel, problem(kernel), 1000)
+    cache.put(("ptx", "launch"), profiles(code(16)))
+    restored = cache.get(("ptx", "launch"), code(40))
+    assert isinstance(restored, list)
+    assert restored[0].resources.registers == 40
+    assert restored[0].compiler == "nvrtc for 40"
+    np.testing.assert_array_equal(restored[0].profile.coefficients, profiles(code(16))[0].profile.coefficients)
+    assert restored[0].profile.metrics == ("issue", "issue.alu")
 
 
 def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
-    cache = ErrorCache(kernel, problem(kernel), 1000)
+    cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")
-    (path,) = (tmp_path / "cache" / "emulated").rglob("*.txt")
-    path.write_bytes(b"\xff")
-    assert cache.get(("ptx",)) is None
+    assert cache.get(("ptx",), code(16)) == "it never ends"
+    (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cache.get(("ptx",), code(16)) is None
+
+
+def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
+    monkeypatch.delenv(disassemble.COUNTS, raising=False)
+    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
+    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
+    assert disassemble.code_source(80) != disassemble.code_source(86)
+    assert disassemble.code_source(70) == ""
+
+
+def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
+    monkeypatch.setenv(disassemble.COUNTS, "ptx")
+    configs = [{"threads": 64}, {"threads": 128}]
+
+    def counts(sm: int) -> dict[str, np.ndarray]:
+        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processors=1))
+        assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
+        rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
+        assert {row.sm for row in rows} == {sm}
+        return {row.variant_key: row.counts for row in rows}
+
+    first = counts(80)
+    assert len(first) == 2
+
+    def no_more(*_: object) -> None:
+        raise AssertionError("emulated again")
+
+    monkeypatch.setattr(Processors, "submit", no_more)
+    second = counts(86)
+    for key, value in first.items():
+        np.testing.assert_array_equal(second[key], value)
 
 
 FOLDER = Path(__file__).with_name("counted")

@@ -45,8 +45,8 @@ STREAMING = [
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
 def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
-    turn = STREAMING.index((op, shape)) % 2
-    for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
+    turn = STREAMING.index((op, shape))
+    for gpu in PREDICTED if DEEP else PREDICTED[turn :: len(STREAMING)]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
@@ -70,19 +70,6 @@ def test_no_recommendation_spills(recommender, op, dtype, shape, name):
                 ]
                 == 0
             )
-
-
-@given(matmuls)
-def test_front_trades_latency_for_energy(recommender, dims):
-    recommendations = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).recommendations
-    latency = [recommendation.latency_s.value for recommendation in recommendations]
-    energy = [recommendation.energy_j.value for recommendation in recommendations]
-    assert latency == sorted(latency)
-    assert energy == sorted(energy, reverse=True)
-    assert recommendations[0].versus_fastest.slowdown == 0
-    for recommendation in recommendations:
-        assert recommendation.energy_j.value == pytest.approx(recommendation.power_w * recommendation.latency_s.value)
-        assert recommendation.latency_s.low < recommendation.latency_s.value < recommendation.latency_s.high
 
 
 @few_examples(15)
@@ -111,15 +98,6 @@ def test_each_objective_has_the_best_value_of_its_quantity(recommender):
     assert best["energy"].energy_j.value == min(b.energy_j.value for b in best.values())
     products = {o: b.latency_s.value * b.energy_j.value for o, b in best.items()}
     assert products["edp"] == min(products.values())
-
-
-@few_examples(10)
-@given(matmuls, st.floats(0.0, 1.0))
-def test_slowdown_bound_is_kept(recommender, dims, slowdown):
-    answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
-    fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
-    for recommendation in answer.recommendations:
-        assert recommendation.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
 
 
 def at_limit(recommender: Recommender, limit_w: float) -> Answer:

@@ -441,10 +441,3 @@ def test_copy_left_by_a_killed_merge_is_removed_by_the_next(honest, tmp_path, mo
     with Database.memory() as own:
         assert merge(own, honest) == 5
     assert list(tmp_path.iterdir()) == []
-
-
-def test_named_pipe_is_refused_without_waiting(tmp_path):
-    pipe = tmp_path / "theirs.duckdb"
-    os.mkfifo(pipe)
-    with Database.memory() as database, pytest.raises(UsageError, match="is a named pipe"):
-        merge(database, pipe)

@@ -1,7 +1,6 @@
 """Test calibrations and scores."""
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -207,8 +206,3 @@ def test_each_group_is_in_one_fold_and_no_fold_is_empty(groups, folds, seed):
     assert all(len(set(fold[numbers == number])) == 1 for number in set(groups))
     assert set(fold) == set(range(min(folds, len(set(groups)))))
     assert (fold == group_folds(numbers, folds, seed)).all()
-
-
-def test_missing_scikit_learn_error_names_the_extra(monkeypatch, refuses):
-    monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)
-    refuses(lambda: group_folds(np.arange(4), 2))

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from kernrec.errors import UsageError, unknown
-from kernrec.ptx.analysis.issue_cost import issue_of
 from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution import engine
 from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions
@@ -200,7 +199,7 @@ class Emulation:
         return [
             {}
             if not warps
-            else issue_of(blocks[i])
+            else engine.issue_of(blocks[i])
             if lowered is None
             else {name: count for name, count in lowered[i].items() if count}
             for i, warps in enumerate(self._engine.warps.tolist())

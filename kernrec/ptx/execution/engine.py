@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.analysis.dependence import spins
 from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, block_accesses
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
-from kernrec.ptx.ir.program import Function, ends_block, is_warp_synchronous
+from kernrec.ptx.ir.program import BasicBlock, Function, ends_block, is_warp_synchronous
 from kernrec.ptx.state.descriptors import ADDRESSES
 from kernrec.ptx.state.launch_layout import LaunchLayout
 from kernrec.ptx.state.results import BudgetError, Counts, EmulationError, location, register_width
@@ -233,6 +234,15 @@ class EngineLaunch:
 
 def _threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def issue_of(block: BasicBlock) -> dict[str, int]:
+    """Return the machine instructions of a basic block by class. Each PTX instruction is converted separately."""
+    issue: dict[str, int] = {}
+    for ins in block.instructions:
+        for name, cost in issue_cost.classify(ins):
+            issue[name] = issue.get(name, 0) + cost
+    return issue
 
 
 def _code(function: Function) -> _Code:
