@@ -82,6 +82,7 @@ def recommend(
     clock_hz: float | None = None,
     clocks: bool = False,
     inputs: str = "random",
+    l2: str = "cold",
     top: int = 5,
     backend: "str | Sequence[str] | None" = None,
     source: str | None = None,
@@ -110,6 +111,7 @@ def recommend(
         clocks: whether to also try locked core clocks.
         inputs: data that the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less
             power.
+        l2: state of L2 when a launch starts: `cold`, or `warm` if it holds as much of the launch's data as fits.
         top: maximum number of recommendations.
         backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`. By default, baselines of
             all backends are returned.
@@ -129,7 +131,7 @@ def recommend(
 
     query = _query(
         objective, backend, source, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
-        clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs,
+        clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs, l2=l2,
     )  # fmt: skip
     with _arguments_named(recommend, dims):
         return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
@@ -145,6 +147,7 @@ def recommend_many(
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
     inputs: str = "random",
+    l2: str = "cold",
     source: str | None = None,
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
@@ -170,7 +173,7 @@ def recommend_many(
     """
     from kernrec.recommender.many import answer_many
 
-    query = _query(objective, None, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    query = _query(objective, None, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs, l2=l2)
     with _arguments_named(recommend_many, dims):
         return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
@@ -286,6 +289,7 @@ def analyze(
     top: int = 5,
     block: Sequence[int] = (128,),
     inputs: str = "random",
+    l2: str = "cold",
 ) -> "Analysis":
     """Analyze your own kernel for a GPU, which you need not have: find the kernel's bottleneck and better configs.
 
@@ -310,6 +314,7 @@ def analyze(
         top: maximum number of recommendations.
         block: for a CUDA C++ or PTX source, threads per block (one to three extents).
         inputs: data that the kernel computes on, as in `recommend`.
+        l2: state of L2 when a launch starts, as in `recommend`.
 
     Raises:
         kernrec.errors.UsageError: the function or source cannot be used, or its arguments or configs are invalid.
@@ -317,7 +322,7 @@ def analyze(
     """
     from kernrec.checking.analyze_source import analyze_any
 
-    query = _query(objective, top=top, inputs=inputs)
+    query = _query(objective, top=top, inputs=inputs, l2=l2)
     return analyze_any(function, _gpu_name(gpu), arguments, grid, configs, block, query)
 
 

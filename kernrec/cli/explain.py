@@ -38,6 +38,7 @@ class ExplainOptions(options.Options):
     shape: options.Shape = None
     dtype: options.Dtype = None
     layout: options.Layout = None
+    l2: options.L2 = "cold"
     config: Annotated[
         str | None, option("Tunables of the config to explain: block_m=128,stages=3.", panel=SELECTION)
     ] = None
@@ -167,7 +168,10 @@ def _print(subject: "Explanation") -> None:
     roof = subject.roofline
     operations = "counted operations" if roof.counted else "operations"
     print()
-    if roof.flops:
+    if roof.flops and roof.dram_bytes < 1.0:
+        reached, peak = roof.achieved_flops / 1e12, roof.peak_flops / 1e12
+        print_line(f"roofline: all data in L2; {reached:.3g} of {peak:.3g} TFLOP/s attainable")
+    elif roof.flops:
         print_line(
             f"roofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
             f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"

@@ -35,6 +35,7 @@ class AnalyzeOptions(options.Options):
     gpu: options.Gpus = ""
     shape: Annotated[str | None, option("Dimensions. Default: those of the spec.", panel=options.PROBLEM)] = None
     dtype: options.Dtype = None
+    l2: options.L2 = "cold"
     objective: options.Objective = "pareto"
     top: options.Top = None
     why: options.Why = False

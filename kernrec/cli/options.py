@@ -71,6 +71,7 @@ Shapes = Annotated[list[str] | None, option("Dimensions: m=64,n=64,k=64; may be 
 Dtype = Annotated[str | None, option("Data type, such as f16.", panel=PROBLEM)]
 Layout = Annotated[str | None, option("Tensor layout, such as nhwc.", panel=PROBLEM)]
 Inputs = Annotated[str, option("Input values: random or zeros.", panel=PROBLEM)]
+L2 = Annotated[str, option("L2 before each launch: cold or warm.", panel=PROBLEM)]
 WorkloadName = Annotated[
     str | None,
     option("Network: name, config.json, .onnx, ...", "--workload", panel=NETWORK),
@@ -129,6 +130,7 @@ class Options:
     power_limit: str | None = None
     clock: str | None = None
     inputs: str = "random"
+    l2: str = "cold"
     top: int | None = None
     backend: list[str] | None = None
     estimated_by: str | None = None
@@ -161,6 +163,7 @@ class Options:
             top=5 if self.top is None else self.top,
             clocks=self.sweeps and self.clock == ANY,
             inputs=self.inputs,
+            l2=self.l2,
             backends=self._backends[0],
             source=self.estimated_by or "",
             each_config=form in (Form.CSV, Form.JSON),  # Programs that read the output need every row.

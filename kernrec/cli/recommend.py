@@ -35,6 +35,7 @@ class RecommendOptions(options.Options):
     dtype: options.Dtype = None
     layout: options.Layout = None
     inputs: options.Inputs = "random"
+    l2: options.L2 = "cold"
     workload: options.WorkloadName = None
     batch: options.Batch = None
     context: options.Context = None

@@ -53,7 +53,7 @@ class Subject:
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
         """Return the candidate configs at all operating points, in the layout and data type of the answer. Raises
         `KernrecError` if no kernel runs the problem."""
-        recommender = recommender.for_inputs(self.inputs)
+        recommender = recommender.for_conditions(self.query.conditions)
         if self.kernel is None:
             problem = self.answer(recommender, gpu).problem
             return recommender.candidates(problem, gpu, op_points(gpu, self.query))

@@ -25,7 +25,7 @@ from kernrec.recommender.candidates import BOTTLENECKS, OBJECTIVES, CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
-from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
+from kernrec.recommender.notes import of_conditions, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
 from kernrec.recommender.select import bounds_of, rows_of
@@ -249,7 +249,10 @@ def answer(
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
         if kernel.table.kernel.declares_problem:
             context = None  # Backends run only the problems of ops, so omit baselines.
-    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_recommendations(candidates, recommendations, beside)]
+    remarks: list[Remark] = [
+        partial(of_conditions, query.conditions),
+        of_recommendations(candidates, recommendations, beside),
+    ]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
@@ -265,7 +268,7 @@ def answer(
         recommendations=recommendations,
         candidates=candidates.runnable,
         remarks=tuple(remarks),
-        inputs=query.inputs,
+        conditions=query.conditions,
         calibration=candidates.tables[0].calibration,
         models=tuple(candidates.scopes),
         about_kernel=about,
@@ -304,7 +307,7 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
         recommendations=(),
         candidates=0,
         remarks=tuple(_of_context([], context, problem, gpu, query)),
-        inputs=query.inputs,
+        conditions=query.conditions,
         no_kernel=str(reason),
         backends=query.backends,
         source=query.source,

@@ -31,7 +31,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Seq
     """
     from kernrec.model.baselines.physics import derived
 
-    by_physics = derived(problem, gpu) if len(backends) == 1 and context.inputs == RANDOM else None
+    by_physics = derived(problem, gpu) if len(backends) == 1 and context.conditions.inputs == RANDOM else None
     if (model := model_of(context, problem)) is None:
         there = [row.backend for row in recorded_baselines(as_recorded(problem), gpu)]
         there += [] if by_physics is None else [by_physics.backend]

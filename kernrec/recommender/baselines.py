@@ -172,7 +172,7 @@ def baselines_of(
         UsageError: the GPU does not accept the power limit or clock.
         KernrecError: the problem does not fit the GPU's memory.
     """
-    if context.inputs != RANDOM:
+    if context.conditions.inputs != RANDOM:
         return ()
     from kernrec.model.baselines.operating_point import at_point, recorded_within
     from kernrec.model.baselines.physics import derived
@@ -321,7 +321,7 @@ def predict_baselines(context: "Context", problems: Iterable[Problem], gpu: GPU)
 
 
 def model_of(context: "Context", problem: Problem) -> "VendorModel | None":
-    return context.models.vendor_model(as_recorded(problem).op) if context.inputs == RANDOM else None
+    return context.models.vendor_model(as_recorded(problem).op) if context.conditions.inputs == RANDOM else None
 
 
 def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[BaselinePrediction]":

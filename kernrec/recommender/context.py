@@ -15,11 +15,11 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.model.analytical.power import RANDOM
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, Conditions
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
@@ -51,7 +51,7 @@ class Context:
         databases: database files to search before the shipped database; None for the user's database, if there is one.
         calibrated: whether to use fitted coefficients of the analytical model, if there are any.
         models: trained models; None to load the models that are stored next to the first database.
-        inputs: kind of input data of the kernels, one of `kernrec.model.analytical.power.INPUTS`.
+        conditions: input data of the kernels, and the state of L2 when they start.
         triton: whether a request about an op considers the library's Triton kernels too.
     """
 
@@ -60,21 +60,21 @@ class Context:
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         models: ModelStore | None = None,
-        inputs: str = RANDOM,
+        conditions: Conditions = MEASURED_CONDITIONS,
         triton: bool = True,
     ) -> None:
-        self.inputs, self.triton = inputs, triton
+        self.conditions, self.triton = conditions, triton
         self.stack = Stack(databases)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
-    def for_inputs(self, inputs: str) -> "Context":
-        """Return a context for another kind of input data. It shares the databases and the models with this context."""
-        if inputs == self.inputs:
+    def for_conditions(self, conditions: Conditions) -> "Context":
+        """Return a context for other conditions. It shares the databases and the models with this context."""
+        if conditions == self.conditions:
             return self
         other = copy(self)
-        other.inputs, other._tables, other._of_op = inputs, {}, {}
+        other.conditions, other._tables, other._of_op = conditions, {}, {}
         return other
 
     def kernel(self, name: str) -> Kernel:
@@ -141,12 +141,12 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem and equivalent problems. If the input data are not random, return
-        only the rows about failed configs."""
+        """Return the database rows about a problem and equivalent problems. If the conditions are not those of
+        measurements, return only the rows about failed configs."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
-        return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
+        return evidence if self.conditions == MEASURED_CONDITIONS else Evidence(failed=evidence.failed)
 
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
@@ -199,7 +199,7 @@ class Context:
         profiles = self.find_profiles(kernel, problem, gpu)
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)
-        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.inputs)
+        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), *self.conditions)
         if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
             self._tables[key] = table
         return table

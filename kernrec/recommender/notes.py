@@ -14,6 +14,7 @@ from kernrec.model.analytical.spread import SPREADS, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
+from kernrec.recommender.estimate.operating_point import WARM, Conditions
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
@@ -23,9 +24,9 @@ from kernrec.util.human import Note, human
 
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",
-    "The model counts instructions and memory traffic by static analysis, for a cold L2. The 90 % interval is its"
-    " spread on recorded kernels; the ratio of two configs of one kernel is off by at most a factor of"
-    f" {max(spread.ratio for spread in SPREADS):.2g} in 90 % of the cases.",
+    "The model counts instructions and memory traffic by static analysis, for a cold L2 unless `--l2 warm` is"
+    " given. The 90 % interval is its spread on recorded kernels; the ratio of two configs of one kernel is off by at"
+    f" most a factor of {max(spread.ratio for spread in SPREADS):.2g} in 90 % of the cases.",
 )
 
 DISAGREE = 1.1
@@ -89,9 +90,15 @@ def of_recommendations(
     return lines
 
 
-def of_inputs(inputs: str) -> Iterator[str]:
-    """Yield a note if the input data are zeros instead of random numbers."""
-    if inputs == ZEROS:
+def of_conditions(conditions: Conditions) -> Iterator[str]:
+    """Yield a note for each condition that is not the condition of measurements."""
+    if conditions.l2 == WARM:
+        yield Note(
+            "L2 is warm: measurements, which start with a cold L2, are not used",
+            "As much of a launch's data as fits in L2 is read and written there, without DRAM, as in a benchmark that"
+            " repeats a launch.",
+        )
+    if conditions.inputs == ZEROS:
         yield Note(
             "inputs are zeros: measurements, which had random inputs, are not used",
             "Arithmetic on zeros takes about half the energy of random numbers, so that a power limit allows a higher"

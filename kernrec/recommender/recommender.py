@@ -23,7 +23,7 @@ from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet, candidate_set, candidate_sets
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Conditions, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.estimate.prediction import Space
 from kernrec.recommender.infeasible import instead_of, no_kernel_runs
@@ -84,16 +84,16 @@ class Recommender:
         self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
         self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
         self._version = self.context.stack.version()
-        self._others: dict[str, Recommender] = {}
+        self._others: dict[Conditions, Recommender] = {}
 
-    def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender for another kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
-        if inputs == self.context.inputs:
+    def for_conditions(self, conditions: Conditions) -> "Recommender":
+        """Return a recommender for other conditions. It shares databases and models with this recommender."""
+        if conditions == self.context.conditions:
             return self
-        if inputs not in self._others:
-            other = self._others[inputs] = type(self)(context=self.context.for_inputs(inputs))
-            other._others[self.context.inputs] = self
-        return self._others[inputs]
+        if conditions not in self._others:
+            other = self._others[conditions] = type(self)(context=self.context.for_conditions(conditions))
+            other._others[self.context.conditions] = self
+        return self._others[conditions]
 
     def recommend(
         self,
@@ -134,8 +134,8 @@ class Recommender:
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
         """Return the answer for a problem of an op. The result is cached until a database changes. `fixed` states
         whether the user fixed the layout; None means that other layouts are not considered."""
-        if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
+        if query.conditions != self.context.conditions:
+            return self.for_conditions(query.conditions)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
         if (cached := self._answers.use(key := (problem, gpu.name, query, fixed))) is not None:
             return cached
@@ -223,8 +223,8 @@ class Recommender:
             query: query that applies to every problem.
             fixed: whether the user fixed the layout.
         """
-        if query.inputs != self.context.inputs:
-            yield from self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+        if query.conditions != self.context.conditions:
+            yield from self.for_conditions(query.conditions).answer_many(problems, gpu, query, fixed)
             return
         distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
         for first in range(0, len(distinct), _AHEAD):
@@ -280,8 +280,8 @@ class Recommender:
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the answer about one kernel at the requested power limit. If the query sets no power limit, the
         configs are evaluated over a range of power limits."""
-        if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
+        if query.conditions != self.context.conditions:
+            return self.for_conditions(query.conditions).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 
@@ -290,7 +290,7 @@ class Recommender:
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
-        inputs = self.context.inputs
+        inputs = self.context.conditions.inputs
         return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True, inputs=inputs)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
@@ -347,7 +347,9 @@ class Recommender:
             points = tuple(
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
-        candidates = candidate_set(tables, problem, points, evidence, self.context.models, inputs=self.context.inputs)
+        candidates = candidate_set(
+            tables, problem, points, evidence, self.context.models, inputs=self.context.conditions.inputs
+        )
         if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
@@ -374,7 +376,7 @@ class Recommender:
                         for each in some
                         if fits(each, gpu) and (context.stack.empty or context.evidence(each, gpu, kernels) == nothing)
                     ]
-                    yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
+                    yield from candidate_sets(Space(tables), new, points, context.models, context.conditions.inputs)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the config that is actually best. The
@@ -382,8 +384,8 @@ class Recommender:
         empty if the answer contains only baselines."""
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.inputs != self.context.inputs:
-            return self.for_inputs(answer.inputs).regrets(answer)
+        if answer.conditions != self.context.conditions:
+            return self.for_conditions(answer.conditions).regrets(answer)
         if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
@@ -393,7 +395,7 @@ class Recommender:
             candidates = self._cached_at(problem, gpu, answer.point)
         if candidates is None:
             whole_space = bool(evidence.measured or about)
-            models, inputs = self.context.models, self.context.inputs
+            models, inputs = self.context.models, self.context.conditions.inputs
             candidates = candidate_set(tables, problem, [answer.point], Evidence(), models, whole_space, inputs)
         return answer_regrets(candidates, evidence, answer.objective)
 

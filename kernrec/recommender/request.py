@@ -22,7 +22,7 @@ from kernrec.model.analytical.power import INPUTS, RANDOM, PowerModel
 from kernrec.model.baselines.backends import known_backends
 from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
-from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.operating_point import CACHES, COLD, Conditions, OperatingPoint
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
 
@@ -123,7 +123,9 @@ class Query:
     clocks: bool = False
     """Whether to evaluate a range of locked core clocks too."""
     inputs: str = RANDOM
-    """Kind of input data, one of `INPUTS`. The data affect the power draw, and so the clock under a power limit."""
+    """Kind of input data: `Conditions.inputs`."""
+    l2: str = COLD
+    """State of L2 when a launch starts: `Conditions.l2`."""
     source: str = ""
     """Only source of estimates to use, one of `SOURCES`; empty for all sources."""
     backends: tuple[str, ...] = ()
@@ -131,10 +133,17 @@ class Query:
     each_config: bool = False
     """Whether each config keeps its own row instead of being merged with similar ones, for example to measure it."""
 
+    @property
+    def conditions(self) -> Conditions:
+        """Return the conditions of a launch."""
+        return Conditions(self.inputs, self.l2)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
         if self.inputs not in INPUTS:
             raise unknown("inputs", self.inputs, INPUTS)
+        if self.l2 not in CACHES:
+            raise unknown("l2", self.l2, CACHES)
         if self.source in _FORMER_SOURCES:
             raise UsageError(f"source {self.source!r} is called {_FORMER_SOURCES[self.source]!r} now")
         if self.source and self.source not in SOURCES:

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
-from kernrec.model.analytical.power import RANDOM
 from kernrec.model.analytical.spread import Estimate as Estimate
 from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.json_form import AnswerNames, JsonForm, MeasuredNames, OfPart, RecommendationNames, plain
+from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, Conditions, OperatingPoint
+from kernrec.recommender.json_form import (
+    Alias,
+    AnswerNames,
+    JsonForm,
+    MeasuredNames,
+    OfPart,
+    RecommendationNames,
+    plain,
+)
 from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -207,8 +214,8 @@ class Answer(AnswerNames, JsonForm):
     """Answer to a request about one problem on one GPU."""
 
     JSON = (
-        "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs candidates calibration models"
-        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel baselines leading_backend"
+        "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs l2 candidates calibration"
+        " models kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel baselines leading_backend"
         " recommendations beside foreign notes"
     )
 
@@ -223,8 +230,8 @@ class Answer(AnswerNames, JsonForm):
     """Number of configs that can run the problem."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
     """Functions that return the `notes`. They are called when `notes` is first read."""
-    inputs: str = RANDOM
-    """Assumed input data, `random` or `zeros`."""
+    conditions: Conditions = MEASURED_CONDITIONS
+    """Assumed input data, and assumed state of L2 when a launch starts."""
     calibration: "Calibration | None" = None
     """Fitted coefficients of the analytical model; None if the model uses the coefficients of the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
@@ -249,6 +256,8 @@ class Answer(AnswerNames, JsonForm):
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Context that provides the models of backends; None if the answer has no baselines."""
 
+    inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "conditions.inputs")
+    l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "conditions.l2")
     kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
     kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "about_kernel.kernel.hash", None)
     sampled_blocks = OfPart[tuple[int, int] | None](

@@ -14,7 +14,7 @@ from kernrec.paths import shipped
 from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import Baseline, baselines_of
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Conditions, OperatingPoint
 from kernrec.recommender.request import Objective, Query
 from kernrec.store import Stack
 from kernrec.store.recorded import recorded_baselines
@@ -256,7 +256,10 @@ def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommend
 
 
 def test_zero_inputs_have_no_published_baselines(recommender):
-    assert baselines_of(recommender.for_inputs("zeros").context, published_product(), H200, DEFAULT_POINT) == ()
+    assert (
+        baselines_of(recommender.for_conditions(Conditions("zeros")).context, published_product(), H200, DEFAULT_POINT)
+        == ()
+    )
 
 
 @pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])

@@ -119,6 +119,28 @@ def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(tm
     assert min(cost for _, cost, _ in regret.contenders) > rows[0]["latency_s"]
 
 
+def test_warm_l2_ignores_measurements_of_a_cold_one(tmp_path, ask, predicted):
+    rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
+    warm = ask(rows, Query(Objective.LATENCY, top=40, l2="warm"))
+    assert {recommendation.source for recommendation in warm.recommendations} == {"predicted"}
+    assert recommendation_of(warm, predicted[0].config) is None  # incorrect in any case
+    assert warm.baselines
+    assert (warm.as_dict()["inputs"], warm.as_dict()["l2"]) == ("random", "warm")
+    assert "L2 is warm: measurements, which start with a cold L2, are not used" in warm.notes
+
+
+@pytest.mark.parametrize(("rows", "least", "most"), [(1024, 0.3, 0.9), (10**6, 0.9, 1.0)])
+def test_warm_l2_saves_the_traffic_that_fits(rows, least, most):
+    """An H100's L2 has 50 MiB. The tensors of the first problem have 8 MiB together, those of the second 8 GB."""
+    problem = {"rows": rows, "columns": 1024}
+    cold, warm = (
+        Recommender([]).recommend("softmax", "h100-sxm", problem, query=Query("latency", l2=l2)).best
+        for l2 in ("cold", "warm")
+    )
+    assert least < warm.latency_s.value / cold.latency_s.value < most
+    assert warm.energy_j.value < cold.energy_j.value
+
+
 def test_measured_config_is_found_despite_a_slow_prediction(ask):
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")

@@ -183,7 +183,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
     with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN, which is expected.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
-        touched = footprints(sample.table, variants, in_order, table.scratch)
+        touched = footprints(sample.table, variants, in_order, table.in_l2(in_order))
         rereads = sample.rereads(variants)
         work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes, rereads)
         work[DRAM_BYTES] += blocks * sample.local_dram_bytes(variants, concurrent, l2_bytes)

@@ -1,8 +1,9 @@
-"""Operating points of a GPU. An operating point is a power limit together with a core clock."""
+"""Operating points of a GPU (a power limit together with a core clock), and other conditions of a launch."""
 
 from typing import NamedTuple
 
 from kernrec.gpu import GPU
+from kernrec.model.analytical.power import RANDOM
 
 
 class OperatingPoint(NamedTuple):
@@ -23,3 +24,21 @@ class OperatingPoint(NamedTuple):
 
 
 DEFAULT_POINT = OperatingPoint()
+
+COLD, WARM = "cold", "warm"
+"""States of L2 when a launch starts: without the launch's data, or with as much of it as fits."""
+CACHES = (COLD, WARM)
+
+
+class Conditions(NamedTuple):
+    """Conditions of a launch that change its cost, other than the operating point."""
+
+    inputs: str = RANDOM
+    """Kind of input data, one of
+    `kernrec.model.analytical.power.INPUTS`. The data affect the power draw, and so the clock under a power limit."""
+    l2: str = COLD
+    """State of L2 when the launch starts, one of `CACHES`."""
+
+
+MEASURED_CONDITIONS = Conditions()
+"""Conditions of all measurements."""

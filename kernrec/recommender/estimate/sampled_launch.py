@@ -149,12 +149,15 @@ class SampledLaunch:
         return clk
 
 
-def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU) -> SampledLaunch:
+def read_sample(
+    index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU, warm: bool = False
+) -> SampledLaunch:
     """Return the results of the emulated blocks of one launch.
 
     Args:
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
+        warm: whether the launch's data are in L2, as far as they fit, when it starts.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
@@ -195,8 +198,9 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
     # If several blocks read the same data at the same time, all of them wait for DRAM, although only one request
     # reaches DRAM. Data that an earlier wave of blocks read come from L2, as far as L2 can hold the data of the launch.
+    # If L2 is warm, so do the data of the first wave.
     figures = microarchitecture(gpu)
-    again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
+    again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
@@ -265,11 +269,11 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 
 
 def footprints(
-    table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
+    table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], in_l2: frozenset[str]
 ) -> list[Footprint]:
     """For each tensor, return which data the blocks of some variants read and write. `tensor_bytes` contains the sizes
-    of the tensors, keyed by tensor name. `scratch` contains the names of the tensors that exist only between
-    launches."""
+    of the tensors, keyed by tensor name. `in_l2` contains the names of the tensors that are in L2, as far as they
+    fit, when the launch starts."""
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -282,7 +286,7 @@ def footprints(
                 stored: Array = np.full(len(variants), np.inf)
                 if written and f"touch.{name}.read" not in table.metrics:
                     stored = _column(table, f"global.{name}.write_bytes").take(variants)
-                shares = (x, y, z), size, written, name in scratch, in_window, stored
+                shares = (x, y, z), size, written, name in in_l2, in_window, stored
                 touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
 

@@ -16,7 +16,7 @@ from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.notes import notes as notes_of
-from kernrec.recommender.notes import of_inputs, sources_of
+from kernrec.recommender.notes import of_conditions, sources_of
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request, power_limits, sweep
 from kernrec.recommender.result import Recommendation
@@ -225,7 +225,7 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
     points = [point._replace(clock_hz=query.clock_hz) for point in limits]
-    models, inputs = context.models, context.inputs
+    models, inputs = context.models, context.conditions.inputs
     candidates = candidate_set(tables, problem, points, evidence, models, whole_space=True, inputs=inputs)
     if not candidates.kernels:
         raise none_runs(candidates.considered[0])
@@ -352,7 +352,7 @@ def report(
         UsageError: a name is unknown, or no config has these values.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
-    context = context.for_inputs(request.query.inputs)
+    context = context.for_conditions(request.query.conditions)
     best = recommended(request, context) if request.kernel is None else None
     candidates = explainable(request, context, best)
     config = config or (best.config if best is not None else {})
@@ -363,7 +363,7 @@ def report(
     if against is not None:
         other = explain(candidates, pick_config(candidates, against, objective, point), point)
     shown = [subject.recommendation, *([other.recommendation] if other else [])]
-    notes = [*context.models.warnings(), *of_inputs(request.query.inputs), *notes_of(candidates, shown)]
+    notes = [*context.models.warnings(), *of_conditions(request.query.conditions), *notes_of(candidates, shown)]
     if any(recommendation.measurement for recommendation in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, not measured")
     return Report(candidates, point, subject, other, tuple(changes), tuple(notes), objective)

@@ -15,6 +15,7 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.estimate.operating_point import COLD
 from kernrec.recommender.infeasible import EIGHT_BITS
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
@@ -67,11 +68,13 @@ def answer_network(
     gpu = gpu_name if isinstance(gpu_name, GPU) else find_gpu(gpu_name)
     if query.clocks:
         raise UsageError("'--clock any' needs a --shape; for a network, --clock sweep tries several clocks")
+    if query.l2 != COLD:
+        raise UsageError("l2 'warm' needs one problem: between two passes of a network, other layers use L2")
     _refuse_dtype(gpu, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=gpu.tdp_w)
     query = within_power(query, gpu)
-    recommender = recommender.for_inputs(query.inputs)
+    recommender = recommender.for_conditions(query.conditions)
     workload, asked_layers = layers_of(wanted)
     memory = memory_of(workload, asked_layers)
     if not (memory.fits(gpu) or wanted.ignore_memory):

@@ -138,7 +138,7 @@ def sweep_network(
     Raises:
         UsageError: no operating point satisfies the bounds of the query.
     """
-    gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
+    gpu, recommender = answer.gpu, recommender.for_conditions(answer.query.conditions)
     if swept == "power limit" and gpu.power_range_assumed:
         answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
     if (most_w := answer.query.max_power_w) is not None:

@@ -141,6 +141,17 @@ def test_directed_rounding_never_passes_the_exact_value(mode, toward, a, b):
                 assert abs(value) <= abs(exact) < abs(Fraction(float(further)))
 
 
+@pytest.mark.parametrize(("name", "law"), [
+    ("ex2", np.exp2), ("lg2", np.log2), ("rcp", np.reciprocal), ("sqrt", np.sqrt), ("sin", np.sin), ("cos", np.cos),
+    ("rsqrt", lambda v: 1 / np.sqrt(v)), ("tanh", np.tanh),
+])  # fmt: skip
+def test_approximations_are_within_the_documented_error(name, law):
+    x = np.linspace(0.1, 3.1, 32).astype(np.float32)
+    np.testing.assert_allclose(
+        apply(f"{name}.approx.f32 {{d}}, {{a0}}", [x], ["f32"], "f32"), law(x), rtol=1e-6, atol=1e-6
+    )
+
+
 @few_examples(8)
 @given(a=lanes.column(lanes.modest, 64))
 def test_packed_f32_pairs_are_two_multiply_adds(a):

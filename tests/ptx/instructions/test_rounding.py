@@ -231,3 +231,33 @@ def test_atomic_half_sums_round_after_every_addition(text, dtype, values):
     assert values(word).tolist() == [total] * parts + [0] * (4 - parts)
     assert counts["atomic.w"] == 512
     assert counts["global.w.atomic_bytes"] == 512 * 2 * parts
+
+
+@few_examples(6)
+@given(pairs=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), min_size=32, max_size=32))
+@example(pairs=[(5e-324, 0.3), (1e308, 1e308), (1.0, 3.0), (-2.0, 7.0)] * 8)
+def test_f64_arithmetic_uses_the_named_rounding(pairs):
+    a, b = (np.array(values) for values in zip(*pairs, strict=True))
+    exactly = {
+        "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
+    }  # fmt: skip
+    for opcode, compute in exactly.items():
+        low, high, zero = (
+            apply(f"{opcode}.{mode}.f64 {{d}}, {{a0}}, {{a1}}", [a, b], ["f64"] * 2, "f64")
+            for mode in ("rm", "rp", "rz")
+        )
+        for x, y, lower, upper, toward in zip(a, b, low, high, zero, strict=True):
+            if not (math.isfinite(x) and math.isfinite(y)) or (opcode == "div" and y == 0):
+                continue
+            exact = compute(Fraction(float(x)), Fraction(float(y)))
+            assert lower <= exact <= upper
+            with np.errstate(over="ignore"):
+                assert upper == lower or upper == np.nextafter(lower, np.inf)
+            assert exact != upper or upper == lower
+            assert toward == (lower if exact > 0 else upper)
+    roots = np.abs(a[np.isfinite(a)])
+    roots = np.resize(roots, 32) if len(roots) else np.ones(32)
+    low, high = (apply(f"sqrt.{mode}.f64 {{d}}, {{a0}}", [roots], ["f64"], "f64") for mode in ("rm", "rp"))
+    for x, lower, upper in zip(roots, low, high, strict=True):
+        assert Fraction(float(lower)) ** 2 <= Fraction(float(x)) <= Fraction(float(upper)) ** 2
+        assert upper == lower or upper == np.nextafter(lower, np.inf)

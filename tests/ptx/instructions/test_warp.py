@@ -1,6 +1,7 @@
 """Test integer and warp instructions against Python and NumPy."""
 
 import functools
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -206,6 +207,45 @@ def check(instruction: str, kinds: list[str], result: str, law: Callable[..., in
     got = apply(instruction, inputs, kinds, result)
     rows = zip(*(i.tolist() for i in inputs), strict=True)
     assert got.tolist() == [wrap(law(*row), result) for row in rows]
+
+
+def truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+BINARY = {
+    "add": operator.add, "sub": operator.sub, "mul.lo": operator.mul, "min": min, "max": max,
+    "div": lambda a, b: truncated(a, b) if b else -1, "rem": lambda a, b: a - truncated(a, b) * b if b else a,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("name", BINARY)
+@few_examples(6)
+@given(data=columns(2))
+def test_integer_arithmetic_wraps(name, kind, data):
+    check(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, BINARY[name], data)
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
+@few_examples(6)
+@given(data=columns(3))
+def test_wide_products_are_exact(kind, data):
+    result = f"{kind[0]}{2 * int(kind[1:])}"
+    check(f"mul.wide.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], result, operator.mul, data[:2])
+    law = lambda a, b, c: a * b + c  # noqa: E731
+    check(f"mad.wide.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind, kind, result], result, law, data)
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
+@few_examples(8)
+@given(data=columns(3))
+def test_high_and_low_products_match_python(kind, data):
+    bits = int(kind[1:])
+    check(f"mul.hi.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, lambda a, b: (a * b) >> bits, data[:2])
+    law = lambda a, b, c: ((a * b) >> bits) + c  # noqa: E731
+    check(f"mad.hi.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, law, data)
+    check(f"mad.lo.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, lambda a, b, c: a * b + c, data)
 
 
 @few_examples(8)
