@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from kernrec.compile.disassemble import MachineCode, MachineInstruction, access_bytes, machine_class, machine_code
-from kernrec.ptx.analysis.issue_cost import classify, issued
+from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.ir.operand import size_of
@@ -172,7 +172,7 @@ class _Matching:
         matched = []
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
-            actual, few = sum(issue[index].values()), issued(estimate)
+            actual, few = sum(issue[index].values()), sum(estimate.values())
             near = few <= _NEAR * actual + _FEW and actual <= _MOST * few + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
             matched.append(same and index not in called and _agree(moved[index], _bytes_of(block)))

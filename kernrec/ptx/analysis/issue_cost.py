@@ -16,7 +16,6 @@ module estimates, by class, the machine instructions that a warp issues on sm_75
 """
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 
 from kernrec.ptx.ir.operand import Immediate
@@ -233,8 +232,6 @@ def _wgmma_columns(ins: Instruction) -> int:
 AGGREGATED = "warp_aggregated"
 """Modifier that marks atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
 
-_REMOVED = frozenset({"mov", "ld_const"})
-
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
     """Return the machine instructions of a basic block by class. Each PTX instruction is converted separately."""
@@ -243,9 +240,3 @@ def issue_of(block: BasicBlock) -> dict[str, int]:
         for name, cost in classify(ins):
             issue[name] = issue.get(name, 0) + cost
     return issue
-
-
-def issued(issue: Mapping[str, float]) -> float:
-    """Return the number of machine instructions in `issue` without the classes `mov` and `ld_const`, because the
-    assembler removes most of these PTX instructions."""
-    return sum(count for name, count in issue.items() if name not in _REMOVED)

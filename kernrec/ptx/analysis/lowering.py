@@ -5,12 +5,12 @@ The assembler replaces a branch over a short piece of code by predicates, so eve
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 
-from kernrec.ptx.analysis.def_use import DefUse
+from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.dependence import loads_global
-from kernrec.ptx.analysis.issue_cost import issue_of, issued
+from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.program import BasicBlock, Function
 
@@ -80,10 +80,19 @@ _STAYS = frozenset(
 )  # fmt: skip
 
 
+_REMOVED = frozenset({"mov", "ld_const"})
+"""Classes of PTX instructions most of which the assembler removes."""
+_INTEGER = frozenset({"alu", "imad", "wide64"})
+"""Classes of PTX instructions that the uniform datapath executes if their operands are equal in all threads."""
+_LONG = frozenset({"s64", "u64", "f64"})
+
+
 def lowered(function: Function) -> list[dict[str, int]]:
-    """For each basic block of a function without calls, return the number of machine instructions by class. This is an
-    estimate from PTX, which counts each instruction separately. Code that the assembler predicates counts for the block
-    before it. The result is cached in the function."""
+    """For each basic block of a function without calls, return the number of machine instructions by class.
+
+    This is an estimate from PTX, which counts each instruction separately, without moves and constants. Code that the
+    assembler predicates counts for the block before it. The result is cached in the function.
+    """
     if lowered not in function.memo:
         function.memo[lowered] = _lowered(function)
     issue: list[dict[str, int]] = function.memo[lowered]
@@ -91,8 +100,10 @@ def lowered(function: Function) -> list[dict[str, int]]:
 
 
 def _lowered(function: Function) -> list[dict[str, int]]:
+    function = with_local_names(function)
     blocks, entered = function.blocks, _entered(function)
-    issue = [issue_of(block) for block in blocks]
+    divergent = divergent_registers(function, DefUse.of(function))
+    issue = [_issue(block, divergent) for block in blocks]
     for head in reversed(range(len(blocks) - 1)):
         body = head + 1
         if _skips(function, blocks[head]) != body + 1 or entered.get(body) or not _is_short(blocks[body], issue[body]):
@@ -102,12 +113,24 @@ def _lowered(function: Function) -> list[dict[str, int]]:
     return issue
 
 
+def _issue(block: BasicBlock, divergent: Set[str]) -> dict[str, int]:
+    issue: Counter[str] = Counter()
+    for ins in block.instructions:
+        uniform = divergent.isdisjoint(ins.results | ins.sources)
+        for name, count in classify(ins):
+            if name == "cvt" and not _LONG.isdisjoint(ins.modifiers):
+                issue["cvt64"] += count
+            elif name not in _REMOVED:
+                issue["uniform" if uniform and name in _INTEGER else name] += count
+    return dict(issue)
+
+
 def _is_short(block: BasicBlock, issue: Mapping[str, float]) -> bool:
     """Return whether the assembler executes a block under predicates instead of branching over it."""
     if any(ins.opcode in _STAYS for ins in block.instructions):
         return False
     loads = any(map(loads_global, block.instructions))
-    return issued(issue) <= (_MOST_PREDICATED_LOADING if loads else _MOST_PREDICATED)
+    return sum(issue.values()) <= (_MOST_PREDICATED_LOADING if loads else _MOST_PREDICATED)
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:

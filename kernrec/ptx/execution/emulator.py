@@ -26,6 +26,7 @@ from kernrec.ptx.execution.engine import RawFinding, SiteCounts, encoded, signed
 from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions, block_accesses
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
+from kernrec.ptx.ir.special_registers import FIXED, WARP, registers_at_launch, warps_of
 from kernrec.ptx.state.descriptors import ADDRESSES
 from kernrec.ptx.state.launch_layout import (
     MOST_THREADS,
@@ -37,7 +38,6 @@ from kernrec.ptx.state.launch_layout import (
     pack_arguments,
 )
 from kernrec.ptx.state.results import Array, BudgetError, Counts, EmulationError, location
-from kernrec.ptx.state.special_registers import FIXED, WARP, registers_at_launch, warps_of
 from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults that the engine reports

@@ -8,8 +8,8 @@ import numpy as np
 from kernrec.ptx.analysis.dependence import spins
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
 from kernrec.ptx.ir.program import Function, ends_block, is_warp_synchronous
+from kernrec.ptx.ir.special_registers import is_special, special_width
 from kernrec.ptx.state.results import register_width
-from kernrec.ptx.state.special_registers import is_special, special_width
 from kernrec.util.engine import module
 
 # Kinds of operands, in the order of `OperandKind` in engine/program.h.

@@ -23,7 +23,7 @@ from kernrec.ptx.ir.operand import (
 )
 from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
 from kernrec.ptx.ir.signatures import Slot, signature
-from kernrec.ptx.state.special_registers import is_special, special_width
+from kernrec.ptx.ir.special_registers import is_special, special_width
 
 _NOT_EMULATED = {
     "%current_graph_exec": "u64",
