@@ -3,8 +3,12 @@
 The system's compiler compiles the engine, or the package `ziglang` if there is none. kernrec cannot answer without its
 engine, so the build fails if the compiler does. The file name holds a hash of the sources: kernrec never loads an
 outdated engine. From Python 3.12 on, one wheel per platform serves all versions of Python (not on Windows).
+
+`build/engine` keeps object files, named by a hash of the preprocessed code: another Python compiles only the few files
+that depend on its headers.
 """
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -14,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,8 @@ _FLAGS = [
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
 ]
 """Contracted to fused multiply-adds, the same operations would round otherwise than the hardware's."""
+_OBJECTS_S = 14 * 86400.0
+"""Seconds for which `build/engine` keeps an object file after its last use."""
 
 
 class EngineBuildHook(BuildHookInterface[Any]):
@@ -96,8 +103,10 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
     sanitizers = [f"-fsanitize={names}"] if (names := os.environ.get("KERNREC_SANITIZE")) else []
     flags += [*sanitizers, "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"] if sanitizers else []
     files = [*(path for path in sources if path.suffix == ".cpp"), nanobind / "src/nb_combined.cpp"]
+    objects: dict[Path, str] = {}
+    (kept := root / "build" / "engine").mkdir(parents=True, exist_ok=True)
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
     with tempfile.TemporaryDirectory() as folder:
-        objects = {path: f"{folder}/{number}.o" for number, path in enumerate(files)}
 
         def run(arguments: list[str]) -> str | None:
             done = subprocess.run([*compiler, *arguments], capture_output=True, text=True, check=False, cwd=root)
@@ -105,7 +114,20 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
             return errors[0][:200] if done.returncode else None
 
         def compiled(path: Path) -> str | None:
-            return run([*flags, "-c", str(path), "-o", objects[path]])
+            made = f"{folder}/{files.index(path)}"
+            if reason := run([*flags, "-E", "-P", str(path), "-o", f"{made}.ii"]):
+                return reason
+            text = repr((version, _FLAGS, sanitizers)).encode() + Path(f"{made}.ii").read_bytes()
+            object_ = kept / f"{hashlib.sha256(text).hexdigest()[:32]}.o"
+            objects[path] = str(object_)
+            if object_.exists():
+                object_.touch()
+                return None
+            reason = run([*flags, "-c", str(path), "-o", f"{made}.o"])
+            if reason is None:
+                shutil.copyfile(f"{made}.o", f"{object_}.{os.getpid()}")
+                os.replace(f"{object_}.{os.getpid()}", object_)
+            return reason
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             if reason := next(filter(None, pool.map(compiled, files)), None):
@@ -116,7 +138,10 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
         elif sys.platform == "win32":
             links = [f"-L{sys.base_prefix}/libs", f"-lpython{sys.version_info.major}{sys.version_info.minor}"]
         made = f"{folder}/engine"
-        reason = run(["-shared", *links, "-o", made, *objects.values(), "-pthread"])
+        reason = run(["-shared", *links, "-o", made, *(objects[path] for path in files), "-pthread"])
         if reason is None:
             target.write_bytes(Path(made).read_bytes())
+    for path in kept.iterdir():
+        if path.stat().st_mtime < time.time() - _OBJECTS_S:
+            path.unlink(missing_ok=True)
     return reason

@@ -62,8 +62,8 @@ void Mbarriers::initialize(SharedPlace place, int64_t count) {
         refuse("which is initialized already, with no mbarrier.inval since");
     initialized_.insert(place.key());
     if (count < 1 || count > kMostArrivals)
-        refuse("initialized with " + std::to_string(count) + " arrivals, 1 to " + std::to_string(kMostArrivals) +
-               " are possible");
+        refuse("which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
+               std::to_string(kMostArrivals));
     store(place, BarrierPhase{count, count, 0, 0}.word());
 }
 
@@ -86,13 +86,13 @@ uint64_t Mbarriers::arrive(SharedPlace place, int64_t count, bool drops, bool co
     const uint64_t word = load(place);
     BarrierPhase state = barrier_phase(word);
     if (count < 1 || count > state.pending)
-        refuse("where " + std::to_string(state.pending) + " arrivals are pending in this phase, and " +
-               std::to_string(count) + " come");
+        refuse("whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
+               std::to_string(count) + " came");
     if (!completes && count == state.pending && !state.bytes)
-        refuse("whose phase completes by an arrival that says .noComplete");
+        refuse("whose phase an arrival with .noComplete would complete");
     if (drops && state.expected < count)
-        refuse("that expects " + std::to_string(state.expected) + " arrivals, and " + std::to_string(count) +
-               " are dropped");
+        refuse("that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
+               " would be dropped");
     if (drops) state.expected -= count;
     state.pending -= count;
     settle(place, state);
@@ -170,7 +170,7 @@ void TensorMap::check() const {
     if (!all(strides_bytes, rank - 1, [](uint64_t stride) { return stride % 16 == 0 && stride < uint64_t(1) << 40; }))
         refuse("strides of " + tuple_text(strides_bytes, rank - 1) + " bytes are not multiples of 16 below 2^40");
     if (!all(box, rank, [](uint32_t extent) { return extent >= 1 && extent <= kMostBox; }))
-        refuse("box " + tuple_text(box, rank) + " is not of 1 to " + std::to_string(kMostBox) +
+        refuse("box " + tuple_text(box, rank) + " must have 1 to " + std::to_string(kMostBox) +
                " elements along each dimension");
     if (!all(steps, rank, [](uint32_t step) { return step >= 1 && step <= 8; }))
         refuse("element strides " + tuple_text(steps, rank) + " are not from 1 to 8");
@@ -183,7 +183,7 @@ void TensorMap::check() const {
 
 TensorMap decode_tensor_map(const uint8_t* bytes) {
     if (std::memcmp(bytes + 8, kMapMark, 4) != 0)
-        refuse("these 128 bytes are no tensor map (build one with kernrec.ptx.TensorMap)");
+        refuse("these 128 bytes are not a tensor map (kernrec.ptx.TensorMap builds one)");
     const uint32_t rank = bytes[12] + 1u, type = bytes[13], interleave = bytes[14], swizzle = bytes[15],
                    fill = bytes[16];
     if (rank > kMostRank || type > uint32_t(TensorElement::kTf32Ftz) || swizzle > 3 || interleave > 2 || fill > 1)

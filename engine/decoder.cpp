@@ -385,7 +385,7 @@ void Decoder::end(BasicBlock& block) {
         block.end = End::kBarrier;
         block.cluster_barrier = from.has("arrive") ? 1 : 2;
     } else if (from.opcode == "call") {
-        refuse("of a pointer, a function that calls itself, or one without a body");
+        refuse("the function is a pointer, calls itself or has no body");
     } else if (from.opcode == "bar" || from.opcode == "barrier") {
         std::vector<std::string> marks;
         for (const std::string& mark : from.modifiers)

@@ -46,7 +46,7 @@ std::vector<Part> parts_of(Batch& batch, const Instruction& ins, const Row& hand
     for (auto& [handle, part] : parts) {
         const auto image = batch.launch.images.find(handle);
         if (image == batch.launch.images.end())
-            batch.fail_lane(part.lanes[0], "uses " + hex(handle) + ", which is the handle of no texture or surface");
+            batch.fail_lane(part.lanes[0], "uses " + hex(handle) + ", which is not the handle of a texture or surface");
         part.image = image->second.get();
         made.push_back(std::move(part));
     }

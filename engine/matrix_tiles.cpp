@@ -24,7 +24,7 @@ MatrixDescriptor descriptor_of(uint64_t bits, std::initializer_list<ReservedFiel
                                         " of matrix descriptor " + hex(bits, 16) + " are reserved and must be 0");
     const uint32_t base_offset = field(bits, 49, 3);
     if (base_offset && row_bytes == 16)
-        throw std::invalid_argument("matrix descriptor " + hex(bits, 16) + " has a base offset and no swizzling");
+        throw std::invalid_argument("matrix descriptor " + hex(bits, 16) + " has a base offset but no swizzling");
     return {field(bits, 0, 14) << 4,
             field(bits, 16, 14) << 4,
             field(bits, 32, 14) << 4,

@@ -23,8 +23,8 @@ void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool gr
     const auto entry = held_.find(warp);
     const uint32_t held = entry == held_.end() ? batch.launch.registers : entry->second;
     if (held && (grows ? held > registers : held < registers))
-        batch.fail(std::to_string(registers) + " registers are not " + (grows ? "more" : "less") + " than the " +
-                   std::to_string(held) + " of a thread");
+        batch.fail(std::to_string(registers) + " registers are " + (grows ? "fewer" : "more") + " than the " +
+                   std::to_string(held) + " that each thread has");
     held_[warp] = registers;
     if (grows) raised_[warp] = batch.source;
 }
@@ -99,12 +99,12 @@ void WarpgroupOperations::fence(uint32_t number) {
 void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form,
                                 const std::vector<size_t>& places) {
     Group& group = groups_[number];
-    if (!group.fenced) batch.fail("no wgmma.fence since the kernel began");
+    if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
     if (group.any_touched)
         for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
             for (const uint32_t row : *rows)
                 if (row < group.touched.size() && group.touched[row])
-                    batch.fail("no wgmma.fence since its registers were accessed");
+                    batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
     for (const InFlight& other : group.in_flight) {
         const WgmmaForm& before = *other.form;
         const bool sums = &before == &form || overlap(form.accumulator_rows, before.accumulator_rows);

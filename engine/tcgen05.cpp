@@ -92,8 +92,9 @@ Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
             batch.fail("the threads of a warp have different addresses");
     const uint32_t lane = uint32_t(address >> 16) & 0xFFFF, within = warp % batch.warps_per_block % 4;
     if (lane != 32 * within && (form.move.shape == "32x32b" || lane != 32 * within + 16))
-        batch.fail("lane " + std::to_string(lane) + " of tensor memory, where warp " + std::to_string(within) +
-                   " of a warpgroup can only access lanes from " + std::to_string(32 * within) + " on");
+        batch.fail("lane " + std::to_string(lane) + " of tensor memory is out of reach: warp " +
+                   std::to_string(within) + " of a warpgroup can only access lanes from " +
+                   std::to_string(32 * within) + " on");
     return tensor_move_cells(form.move, uint32_t(address), form.split_columns);
 }
 

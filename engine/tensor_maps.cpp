@@ -137,7 +137,7 @@ TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address) {
     if (batch.races()) {
         const std::string fence = batch.work().maps.missing(address, batch.lane_block(lane));
         if (!fence.empty())
-            batch.fail_lane(lane, "uses a tensor map that the kernel wrote with no " + fence + " since");
+            batch.fail_lane(lane, "uses a tensor map after a write by the kernel, without " + fence + " in between");
     }
     try {
         const TensorMap decoded = decode_tensor_map(map.bytes);

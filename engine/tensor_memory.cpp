@@ -18,8 +18,8 @@ constexpr uint32_t kUninitialized = 0xFFFFFFFF;  // value of an unwritten cell
 constexpr int kMostMoveRegisters = 128;
 
 const char* const kWhyNot[] = {
-    "a tcgen05.st to them was not waited for (tcgen05.wait::st)",
-    "a tcgen05.ld of them was not waited for (tcgen05.wait::ld)",
+    "the kernel did not wait for a tcgen05.st to them (tcgen05.wait::st)",
+    "the kernel did not wait for a tcgen05.ld of them (tcgen05.wait::ld)",
     "a tcgen05.mma or tcgen05.cp still writes them; the barrier of a tcgen05.commit must complete first",
     "a tcgen05.mma still reads them; the barrier of a tcgen05.commit must complete first",
 };
@@ -83,8 +83,8 @@ uint32_t TensorMemory::allocate(uint32_t columns, uint32_t source) {
         allocations_.push_back({first, columns, source});
         return first;
     }
-    refuse("deadlock: " + std::to_string(columns) + " columns of tensor memory, of which " + std::to_string(taken) +
-           " are taken");
+    refuse("deadlock: " + std::to_string(columns) + " more columns of tensor memory are requested, but " +
+           std::to_string(taken) + " of 512 are taken");
 }
 
 void TensorMemory::release(uint32_t address, uint32_t columns) {

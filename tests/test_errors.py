@@ -16,7 +16,7 @@ def test_prefix_of_a_name_is_sufficient():
 
 def test_only_the_nearest_names_are_suggested():
     cards = ["rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5090", "h200-sxm", "h200-nvl", "b200", "a2", "a40", "a30"]
-    assert nearest("rtx4900", cards) == ["rtx4090"]  # swapped digits
+    assert nearest("rtx4900", cards) == ["rtx4090"]  # the digits of 4090 are swapped
     assert nearest("rtx409", cards) == ["rtx4090"]
     assert nearest("h20", cards) == ["h200-sxm", "h200-nvl"]
     assert nearest("a", cards) == ["a2", "a40", "a30"]

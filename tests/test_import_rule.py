@@ -182,7 +182,7 @@ def at_start():
     fill = (
         f"import kernrec\n{QUERY}\nfrom kernrec.cli.app import run\nfor line in {list(COMMANDS)!r}: run(line.split())"
     )
-    subprocess.run([sys.executable, "-c", fill], capture_output=True, check=True, env=environment())  # fills the cache
+    subprocess.run([sys.executable, "-c", fill], capture_output=True, check=True, env=environment())  # fill the cache
     return libraries("")
 
 

@@ -30,26 +30,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_outputs_are_cached_bit_for_bit():
-    run = Counted()
-    first, second = (cached_run("key", run) for _ in range(2))
-    assert run.times == 1
-    assert {name: (v.dtype, v.shape, v.tobytes()) for name, v in first.items()} == {
-        name: (v.dtype, v.shape, v.tobytes()) for name, v in second.items()
-    }
-
-
 def test_changed_emulator_repeats_a_cached_run(monkeypatch):
     run = Counted()
     for emulator in ("1" * 64, "2" * 64, "1" * 64):
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
         cached_run("key", run)
     assert run.times == 2
-
-
-def test_changed_docstrings_of_the_emulator_keep_the_cache_valid():
-    bare, documented = "def f():\n    return 1\n", 'def f():\n    """One."""\n    return 1  # one\n'
-    assert run_cache._code(documented) == run_cache._code(bare) != run_cache._code(bare.replace("1", "2"))
 
 
 def test_key_depends_on_ptx_launches_and_every_tensor_byte():

@@ -4,7 +4,7 @@
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
     python tools/build_database.py --carry main     # keep profiles of code that did not change since `main`
-    python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
+    python tools/build_database.py matmul_triton    # one kernel
 
 A profile belongs to a kernel's source hash. Therefore, a changed comment makes all profiles of the kernel stale, and
 emulating the kernel again takes over an hour. `--carry REVISION` stores the profiles of a git revision under the new
@@ -54,8 +54,6 @@ def main() -> int:
     )
     parser.add_argument("--seed", default="", help="with --check: any text; another one draws other profiles")
     parser.add_argument("--every", type=int, default=1, help="with --check: rebuild those of one kernel in so many")
-    parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
-    parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if the code is the same")
     arguments = parser.parse_args()
@@ -67,27 +65,10 @@ def main() -> int:
         counts = [arguments.check if (turn + place) % every == 0 else 0 for place in range(len(kernels))]
         checks = (check(each, n, arguments.processes, arguments.seed) for each, n in zip(kernels, counts, strict=True))
         return max(checks)
-    only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
-    return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
+    return max(build(kernel, arguments.fresh, arguments.processes) for kernel in kernels)
 
 
-@dataclasses.dataclass(frozen=True)
-class Only:
-    """Architectures and data types to build. An empty set means all."""
-
-    sms: frozenset[int] = frozenset()
-    dtypes: frozenset[str] = frozenset()
-
-    def of(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Return the variants to build, restricted to the architectures to build."""
-        chosen = [v for v in variants if not self.dtypes or v.dtype in self.dtypes]
-        return [
-            dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if not self.sms or sm in self.sms})
-            for v in chosen
-        ]
-
-
-def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
+def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     """Build the missing profiles of one kernel and write its file. Return 1 if profiling failed for a variant."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
@@ -98,7 +79,7 @@ def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     built = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
-    todo = [v for v in only.of(variants) if any((v.key, sm) not in built for sm in v.configs)]
+    todo = [v for v in variants if any((v.key, sm) not in built for sm in v.configs)]
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:

@@ -18,4 +18,4 @@ if [ "${1:-}" = --deep ]; then
 fi
 complete=
 [ "$(uname)" != Linux ] || [ "${EXTRA:-ci}" != ci ] || complete=--complete
-exec "${VENV:-.venv}/bin/python" -m pytest -n 2 --dist worksteal -rsfE --durations 25 --durations-min 3 $complete "$@"
+exec "${VENV:-.venv}/bin/python" -m pytest -n 3 --dist worksteal -rsfE --durations 25 --durations-min 3 $complete "$@"

@@ -7,7 +7,7 @@ namespace kernrec::query {
 namespace {
 
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
-constexpr int64_t kTogether = 32;    // trees that all rows descend together, so that the nodes stay in the cache
+constexpr int64_t kTogether = 16;    // rows that descend a tree together: each step waits for the last one
 
 // Map a value in single precision to an integer with the same order; -0.0 equals 0.0. NaN is above all values, but
 // below the threshold of leaves.
@@ -18,6 +18,22 @@ int32_t ordered(double value) {
     std::memcpy(&bits, &single, sizeof bits);
     return bits >= 0 ? bits : bits ^ 0x7fffffff;
 }
+
+// Ordered features of N rows. Each feature of `kTogether` rows is contiguous; unused places of the last rows are 0.
+class OrderedRows {
+  public:
+    OrderedRows(int64_t count, int64_t columns)
+        : columns_(columns), values_(size_t((count + kTogether - 1) / kTogether * kTogether * columns)) {}
+    int32_t& operator()(int64_t row, int64_t column) {
+        return values_[size_t((row / kTogether * columns_ + column) * kTogether + row % kTogether)];
+    }
+    // Return the features of the rows from `row` on, which is a multiple of `kTogether`.
+    const int32_t* from(int64_t row) const { return values_.data() + row * columns_; }
+
+  private:
+    int64_t columns_;
+    std::vector<int32_t> values_;
+};
 
 // T trees with N nodes in total, over at most 256 features.
 class CompactTrees {
@@ -43,8 +59,8 @@ class CompactTrees {
             require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
             // A leaf's threshold exceeds every value, so no row leaves a leaf.
-            nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
-                              is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n])});
+            link_.push_back(int32_t(lefts[n] << 8 | features[n]));
+            threshold_.push_back(is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n]));
         }
     }
 
@@ -53,50 +69,52 @@ class CompactTrees {
         const Table<const float> rows(matrix);
         const Row<double> sums(sums_of_rows);
         require(rows.rows == sums.size && rows.columns >= features_, "matrix: expected a row of features of each sum");
-        std::vector<int32_t> flat;
+        OrderedRows features(rows.rows, rows.columns);
         for (int64_t i = 0; i < rows.rows; i++)
-            for (int64_t f = 0; f < rows.columns; f++) flat.push_back(ordered(rows(i, f)));
-        add(flat, rows.columns, sums);
+            for (int64_t f = 0; f < rows.columns; f++) features(i, f) = ordered(rows(i, f));
+        add(features, sums);
     }
 
-    // Fill `sums` with the base plus the values of the leaves that each row reaches; a row has `columns` ordered
-    // features.
-    void add(const std::vector<int32_t>& flat, int64_t columns, const Row<double>& sums) const {
-        constexpr int64_t kRows = 1024;  // more would exceed the CPU cache
-        std::vector<int32_t> reached(size_t(kTogether * std::min(kRows, sums.size)));
+    // Fill `sums` with the base plus the values of the leaves that each row reaches.
+    void add(const OrderedRows& rows, const Row<double>& sums) const {
+        constexpr int64_t kRows = 8 * kTogether;  // features of more rows would exceed the CPU cache
+        for (int64_t i = 0; i < sums.size; i++) sums[i] = base_;
         for (int64_t first = 0; first < sums.size; first += kRows) {
-            const int64_t rows = std::min(kRows, sums.size - first);
-            const int32_t* features = flat.data() + first * columns;
-            for (int64_t r = 0; r < rows; r++) sums[first + r] = base_;
-            for (int64_t group = 0; group < int64_t(start_.size()); group += kTogether) {
-                const int64_t together = std::min(kTogether, int64_t(start_.size()) - group);
-                for (int64_t tree = 0; tree < together; tree++)
-                    for (int64_t r = 0; r < rows; r++)
-                        reached[size_t(tree * rows + r)] = int32_t(start_[size_t(group + tree)]);
-                // Descend level by level, so that the CPU can overlap the steps of several trees.
-                for (int64_t level = 0; level < levels_; level++)
-                    for (int64_t tree = 0; tree < together; tree++)
-                        for (int64_t r = 0; r < rows; r++) {
-                            int32_t& node = reached[size_t(tree * rows + r)];
-                            const Node step = nodes_[size_t(node)];
-                            node = (step.link >> 8) + (features[r * columns + (step.link & 255)] >= step.threshold);
-                        }
-                for (int64_t tree = 0; tree < together; tree++)
-                    for (int64_t r = 0; r < rows; r++)
-                        sums[first + r] += leaf_[size_t(reached[size_t(tree * rows + r)])];
-            }
+            const int64_t end = std::min(first + kRows, sums.size);
+            for (const int64_t start : start_)  // All rows descend a tree while its nodes are in the cache.
+                for (int64_t row = first; row < end; row += kTogether) {
+                    int32_t reached[kTogether];
+                    std::fill_n(reached, kTogether, int32_t(start));
+                    (kAvx2 ? descend_avx2 : descend)(*this, rows.from(row), reached);
+                    const int64_t together = std::min(kTogether, end - row);
+                    for (int64_t i = 0; i < together; i++) sums[row + i] += leaf_[size_t(reached[i])];
+                }
         }
     }
 
     int64_t features() const { return features_; }
 
   private:
-    struct Node {
-        int32_t link;       // 256 times the left child, plus the feature; the right child is the next node
-        int32_t threshold;  // ordered threshold; values that are not less go right
-    };
+    // Take rows from a tree's first node to its leaves.
+    KERNREC_INLINE static void descend_inline(const CompactTrees& self, const int32_t* features, int32_t* reached) {
+        const int32_t *const link = self.link_.data(), *const threshold = self.threshold_.data();
+        for (int64_t level = 0; level < self.levels_; level++)
+            for (int32_t i = 0; i < int32_t(kTogether); i++) {
+                const int32_t node = reached[i], step = link[node];
+                const int32_t feature = features[(step & 255) * int32_t(kTogether) + i];
+                reached[i] = (step >> 8) + (feature >= threshold[node] ? 1 : 0);
+            }
+    }
+    static void descend(const CompactTrees& self, const int32_t* features, int32_t* reached) {
+        descend_inline(self, features, reached);
+    }
+    KERNREC_AVX2 static void descend_avx2(const CompactTrees& self, const int32_t* features, int32_t* reached) {
+        descend_inline(self, features, reached);
+    }
+
     std::vector<int64_t> start_;
-    std::vector<Node> nodes_;
+    std::vector<int32_t> link_;       // of each node: 256 times the left child, plus the feature
+    std::vector<int32_t> threshold_;  // ordered thresholds; values that are not less go right, to the next node
     std::vector<float> leaf_;
     double base_;
     int64_t levels_, features_ = 0;
@@ -144,17 +162,17 @@ class Reader {
                     (own_columns_.empty() || (int64_t(own.shape(1)) == backends_ && int64_t(own.shape(2)) == count)),
                 "table: expected the features of as many problems as values");
         const auto own_values = own.view();
-        std::vector<int32_t> flat(size_t(backends_ * count * features_));
+        OrderedRows rows(backends_ * count, features_);
         for (int64_t s = 0; s < backends_; s++)
             for (int64_t i = 0; i < count; i++) {
-                int32_t* row = flat.data() + (s * count + i) * features_;
-                std::copy_n(rows_.data() + s * features_, features_, row);
-                for (size_t c = 0; c < columns_.size(); c++) row[columns_[c]] = ordered(table(places_[c], i));
+                const int64_t row = s * count + i;
+                for (int64_t f = 0; f < features_; f++) rows(row, f) = rows_[size_t(s * features_ + f)];
+                for (size_t c = 0; c < columns_.size(); c++) rows(row, columns_[c]) = ordered(table(places_[c], i));
                 for (size_t c = 0; c < own_columns_.size(); c++)
-                    row[own_columns_[c]] = ordered(own_values(c, size_t(s), size_t(i)));
+                    rows(row, own_columns_[c]) = ordered(own_values(c, size_t(s), size_t(i)));
             }
         std::vector<double> sums(size_t(backends_ * count));
-        trees_->add(flat, features_, Row<double>(sums.data(), int64_t(sums.size())));
+        trees_->add(rows, Row<double>(sums.data(), int64_t(sums.size())));
         for (int64_t s = 0; s < backends_; s++)
             for (int64_t i = 0; i < count; i++) {
                 const double ratio = std::exp(minimum(maximum(sums[size_t(s * count + i)], -kMostRatio), kMostRatio));

@@ -73,17 +73,12 @@ Costs::Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) 
     for (Part& part : parts_) estimate(part);
     if (limits.is_none()) return;
     require(points > 0, "points: expected at least one");
-    limited_ = Figures(new double[7 * size_t(points) * count]);  // `limit_first` fills them
+    limited_ = limited_costs(limits, nominal(0, count_), 1);
     points_ = points;
-    limit_first(limits, nominal(0, count_), limited_.get(), points);
 }
 
 nb::object Costs::nominal_array() const { return view(nominal_, {5, size_t(count_)}); }
 nb::object Costs::longest_array() const { return view(longest_, {2, size_t(count_)}); }
-nb::object Costs::limited_array() const {
-    require(limited_ != nullptr, "limited: no operating point");
-    return view(limited_, {7, size_t(points_), size_t(count_)});
-}
 
 nb::list Costs::kernels() const {
     nb::list result;
@@ -92,7 +87,7 @@ nb::list Costs::kernels() const {
         for (const int64_t pick : part.picks) picks.append(pick < 0 ? nb::none() : nb::object(nb::int_(pick)));
         nb::list counts;
         for (const auto& rows : part.runnable) counts.append(rows.size());
-        result.append(nb::make_tuple(numpy(part.rows), nb::cast(part.starts), picks, counts));
+        result.append(nb::make_tuple(nb::cast(part.starts), picks, counts));
     }
     return result;
 }
@@ -176,8 +171,11 @@ void Costs::add(nb::tuple each, int64_t most) {
     if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
     const nb::list problems = nb::cast<nb::list>(each[1]);
     for (const nb::handle problem : problems) {
-        part.problems.push_back(&nb::cast<Problem&>(problem));
-        require(&part.problems.back()->space() == part.kernel->space, "kernels: expected problems of their spaces");
+        const nb::tuple of = nb::cast<nb::tuple>(problem);
+        require(of.size() == 5, "problems: expected five parts");
+        part.problems.push_back(std::make_shared<Problem>(part.kernel->kept_space, nb::cast<nb::dict>(of[0]),
+                                                          nb::cast<nb::dict>(of[1]), nb::cast<bool>(of[2]),
+                                                          nb::cast<double>(of[3]), nb::cast<double>(of[4])));
         choose(part, able, given, kept_rows, most);
     }
     require(!part.epilogues || (part.epilogues->shape(0) == part.problems.size() && part.epilogues->shape(1) == 4),
@@ -331,8 +329,8 @@ void bind_costs(nb::module_& module) {
         .def(nb::init<nb::list, nb::handle, int64_t, int64_t>(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
         .def_prop_ro("nominal", &Costs::nominal_array)
         .def_prop_ro("longest", &Costs::longest_array)
-        .def_prop_ro("limited", &Costs::limited_array)
         .def_prop_ro("kernels", &Costs::kernels)
+        .def("rows", &Costs::rows)
         .def("runnable", &Costs::runnable)
         .def("launches", &Costs::launches)
         .def(

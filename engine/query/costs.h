@@ -124,17 +124,17 @@ class Costs {
     struct Part {
         nb::object kept;
         const Kernel* kernel;
-        std::vector<Problem*> problems;
+        std::vector<std::shared_ptr<Problem>> problems;
         std::vector<std::vector<int64_t>> runnable;
         std::vector<int64_t> rows, starts{0}, picks;
         std::optional<Array<const double, 2>> epilogues;
         int64_t first;  // index of the first config among those of all kernels
     };
 
-    // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can
-    // run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules and DRAM costs of each
-    // problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum configs to estimate
-    // per kernel and problem.
+    // kernels: for each, a `Kernel`, its problems (without their space), the rows to estimate (None: all that can run),
+    // whether each row can run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules
+    // and DRAM costs of each problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum
+    // configs to estimate per kernel and problem.
     Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most);
 
     int64_t count() const { return count_; }
@@ -145,9 +145,8 @@ class Costs {
         return {nominal_.get() + first, 5, count, count_, 1};
     }
     double longest_resource(int64_t column) const { return longest_[count_ + column]; }
-    // Costs under the power limits, (7, points, configs).
-    double* limited() { return limited_.get(); }
-    const double* limited() const { return limited_.get(); }
+    // Costs at the first operating point, (7, configs); empty without a power limit.
+    const double* limited() const { return limited_.data(); }
     // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
     // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
     void fill(const Part& part, int64_t first, const Row<const int64_t>& positions, const Table<const double>& limited,
@@ -155,10 +154,10 @@ class Costs {
 
     nb::object nominal_array() const;
     nb::object longest_array() const;
-    nb::object limited_array() const;
-    // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
-    // position of the heuristic's pick (None: no config), and the number of runnable configs.
+    // Return, for each kernel and each problem, the start of the problem's configs, the position of the heuristic's
+    // pick (None: no config), and the number of runnable configs. Starts end with the total number.
     nb::list kernels() const;
+    nb::object rows(size_t kernel) const { return numpy(parts_.at(kernel).rows); }
     nb::object runnable(size_t kernel, size_t problem) const { return numpy(parts_.at(kernel).runnable.at(problem)); }
     // Return the pipe clocks (kPipes, 1), times (kTimes, 1) and DRAM bytes (1,) of each launch that the config at a
     // position performs. Positions count from the kernel's first config.
@@ -172,7 +171,8 @@ class Costs {
 
     std::vector<Part> parts_;
     int64_t count_ = 0, points_ = 0;
-    Figures nominal_, longest_, limited_;
+    Figures nominal_, longest_;
+    std::vector<double> limited_;
 };
 
 // Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at

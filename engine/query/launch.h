@@ -114,13 +114,9 @@ constexpr double kResting = 0.75;
 
 }  // namespace costs
 
-// Fill `costs` (7, points, N) of launches at the first operating point of a `PowerLimits`. The launches are fields of
-// `NominalCosts` as rows, (5, N).
-void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points);
-
-// Fill the columns `places` of `costs` at all points of a `PowerLimits`. row_step, point_step: strides of `costs`.
-void limit_places(nb::handle limits, const Table<const double>& launches, const std::vector<int64_t>& places,
-                  double* costs, int64_t row_step, int64_t point_step);
+// Return the costs of launches at the operating points of a `PowerLimits`, (kCostRows, points, N). The launches are
+// fields of `NominalCosts` as rows, (5, N).
+std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points);
 
 // Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.
 double round_clk(double own, double wait, double busy);

@@ -58,27 +58,34 @@ class PowerLimits {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
         require(int64_t(costs_of.shape(0)) == kCostRows && int64_t(costs_of.shape(1)) == limits_w_.rows &&
-                    int64_t(costs_of.shape(2)) == launches.columns && costs_of.stride(2) == 1,
+                    int64_t(costs_of.shape(2)) == launches.columns &&
+                    (launches.columns == 0 || costs_of.stride(2) == 1),
                 "costs: expected (7, points, launches)");
-        fill_places(launches, places, costs_of.data(), costs_of.stride(0), costs_of.stride(1));
-    }
-    void fill_places(const Table<const double>& launches, const Row<const int64_t>& places, double* costs,
-                     int64_t row_step, int64_t point_step) const {
         const int64_t count = launches.columns;
         require(launches.rows == 5 && all_within(places, 0, count) &&
                     (limits_w_.columns == 1 || limits_w_.columns == count),
                 "places: expected some of the launches");
         for (int64_t p = 0; p < limits_w_.rows; p++)
-            limit(p, launches, places.size, [&](int64_t i) { return places[i]; }, costs + p * point_step, row_step);
+            limit(
+                p, launches, places.size, [&](int64_t i) { return places[i]; },
+                costs_of.data() + p * costs_of.stride(1), costs_of.stride(0));
     }
 
-    // Fill the costs of all launches at the first operating point, (kCostRows, points, N). At other points, which are
-    // estimated for some launches only, the costs are infinite.
-    void fill_first(const Table<const double>& launches, double* costs, int64_t points) const {
-        require(limits_w_.rows > 0 && limits_w_.columns == 1, "limits: expected one for all launches");
-        std::fill_n(costs, size_t(kCostRows * points * launches.columns), kInfinity);
-        std::fill_n(costs + kRegime * points * launches.columns, size_t(points * launches.columns), kCapped);
-        limit(0, launches, launches.columns, [](int64_t i) { return i; }, costs, points * launches.columns);
+    // Fill the costs of all launches, (kCostRows, points, N).
+    void fill_all(const Table<const double>& launches, double* costs) const {
+        require(limits_w_.columns == 1, "limits: expected one for all launches");
+        for (int64_t p = 0; p < limits_w_.rows; p++)
+            limit(
+                p, launches, launches.columns, [](int64_t i) { return i; }, costs + p * launches.columns,
+                limits_w_.rows * launches.columns);
+    }
+    int64_t points() const { return limits_w_.rows; }
+    // Return the latency of a single launch at the first operating point.
+    double latency_s(const std::vector<double>& launch) const {
+        require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
+        double costs[kCostRows];
+        limit(0, {launch.data(), 5, 1, 1, 1}, 1, [](int64_t i) { return i; }, costs, 1);
+        return costs[kLatencyS];
     }
 
   private:
@@ -196,14 +203,12 @@ class PowerLimits {
 
 }  // namespace
 
-void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points) {
-    nb::cast<const PowerLimits&>(limits).fill_first(launches, costs, points);
-}
-
-void limit_places(nb::handle limits, const Table<const double>& launches, const std::vector<int64_t>& places,
-                  double* costs, int64_t row_step, int64_t point_step) {
-    const Row<const int64_t> some(places.data(), int64_t(places.size()));
-    nb::cast<const PowerLimits&>(limits).fill_places(launches, some, costs, row_step, point_step);
+std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points) {
+    const PowerLimits& power = nb::cast<const PowerLimits&>(limits);
+    require(power.points() == points, "limits: expected as many operating points");
+    std::vector<double> costs(size_t(kCostRows * points * launches.columns));
+    power.fill_all(launches, costs.data());
+    return costs;
 }
 
 void bind_power_limits(nb::module_& module) {
@@ -213,6 +218,7 @@ void bind_power_limits(nb::module_& module) {
     nb::class_<PowerLimits>(module, "PowerLimits")
         .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
              exact(), exact(), exact(), exact(), exact())
+        .def("latency_s", &PowerLimits::latency_s)
         .def("fill", &PowerLimits::fill, exact(), exact(), exact());
     module.attr("CLOCKS") = kClocks;
     module.attr("RESTING") = kResting;

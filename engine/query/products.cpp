@@ -39,16 +39,18 @@ enum Figure : int64_t {
     kFirstWaves = 16,
     kFirstTime = 22,
     kAligned = 29,
-    kFull = 32,
-    kFilled = 38,
-    kRest = 40,
-    kFigures = 42,
+    kStored = 32,
+    kFull = 35,
+    kFilled = 41,
+    kRest = 43,
+    kFigures = 45,
 };
 // Number of tiles whose waves are features, indices of the two square tiles, number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
+constexpr int64_t kMostStored = 16;  // the same for the length of stored rows: 16 elements are at least 16 bytes
 constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
 constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
@@ -74,6 +76,7 @@ struct Products {
     double l2_bytes, sms;
     double launch_s;       // seconds of an empty launch
     double working_sets;   // copies of the weights in the timed loop
+    double transposed_a, transposed_b;  // 1 if the operand is stored transposed, or else 0
     double wave_tiles[2][kWaves];
     std::vector<double> tiles;  // rows, then columns
     int64_t tile_count = 0, tile_rows = 0;
@@ -91,10 +94,10 @@ struct Products {
     double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
 
     Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of) {
-        require(figures.size() == 11, "figures: expected eleven");
+        require(figures.size() == 13, "figures: expected thirteen");
         const double* next = figures.data();
         for (double* figure : {&a_bytes, &b_bytes, &c_bytes, &peak_flops, &bandwidth, &dram, &l2, &l2_bytes, &sms,
-                               &launch_s, &working_sets})
+                               &launch_s, &working_sets, &transposed_a, &transposed_b})
             *figure = *next++;
         const Table<const double> waves(wave_tiles_of);
         require(waves.rows == 2 && waves.columns == kWaves, "wave_tiles: expected (2, 6)");
@@ -133,8 +136,9 @@ struct Products {
         std::vector<double> seconds(static_cast<size_t>(tile_count));
         for (int64_t i = 0; i < sizes.columns; i++) {
             fill_work(sizes, work, i);
-            if (tile_rows == kTensorRows) fill_tensor_tiles(sizes, seconds, work, i);
-            else fill_simt_tiles(sizes, seconds, work, i);
+            if (tile_rows != kTensorRows) fill_simt_tiles(sizes, seconds, work, i);
+            else if (kAvx2) fill_tensor_tiles_avx2(sizes, seconds, work, i);
+            else fill_tensor_tiles(sizes, seconds, work, i);
             fill_figures(sizes, seconds, work, figures, i);
         }
     }
@@ -156,15 +160,17 @@ struct Products {
         work(kResult, i) = result;
     }
 
-    static double least(const std::vector<double>& seconds, int64_t first, int64_t end) {
-        double smallest = seconds[size_t(first)];
-        for (int64_t t = first + 1; t < end; t++) smallest = minimum(smallest, seconds[size_t(t)]);
-        return smallest;
-    }
-
     // Compute the time of tiles in waves over the SMs for each tile and split, and store the best in `work`.
     void fill_tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
                            int64_t i) const {
+        tensor_tiles(sizes, seconds, work, i);
+    }
+    KERNREC_AVX2 void fill_tensor_tiles_avx2(const Table<const double>& sizes, std::vector<double>& seconds,
+                                             const Table<double>& work, int64_t i) const {
+        tensor_tiles(sizes, seconds, work, i);
+    }
+    KERNREC_INLINE void tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds,
+                                     const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         for (int64_t t = 0; t < tile_count; t++) {
             const double split = tile(kSplit, t);
@@ -177,7 +183,8 @@ struct Products {
             const double whole_s = waves * (tile_s + fill_s) + joined_s;
             seconds[size_t(t)] = tile(kJoined, t) == 0.0 || k >= kLeastSplit * split ? whole_s : kInfinity;
         }
-        const double best_s = least(seconds, 0, tile_count);
+        double best_s = kInfinity;
+        for (const double tile_s : seconds) best_s = minimum(best_s, tile_s);
         // Math and memory overlap, so combine their times by a smooth maximum.
         const double busy_s = fourth_root(fourth_power(best_s) + fourth_power(work(kMemoryS, i)));
         work(kTilesS, i) = best_s;
@@ -193,13 +200,18 @@ struct Products {
         const double once = operands + element_bytes * batch * m * n;
         const double beyond_l2 = minimum(maximum(operands / l2_bytes - 1.0, 0.0), 1.0);
         const double strided = strided_k > 0.0 ? kStrided + std::pow(k / strided_k, kStridedPower) : 1.0;
-        for (int64_t t = 0; t < tile_count; t++) {
+        const bool many = sizes(kBatch, i) > 1.0;
+        const int64_t first_used = many ? batched : kTimed, end_used = many ? tile_count : batched;
+        double best_s = kInfinity;
+        for (int64_t t = 0; t < end_used; t++) {
+            if (t == kTimed) t = first_used;
             const double rows = tile(kRows, t), across = tile(kColumns, t), split = tile(kSplit, t);
             const double launched = batch * std::ceil(m / rows) * std::ceil(n / across) * split;
             // Tiles of the busiest SM, how many of them run concurrently, and the fraction of the rate that they reach.
             const double per_sm = std::ceil(launched / sms);
             const double resident = minimum(maximum(tile(kFew, t), 1.0), per_sm);
-            const double reached = std::pow(minimum(1.0, resident * (rows * across / 2048.0) / kFullWarps), kFewWarps);
+            const double filled = resident * (rows * across / 2048.0) / kFullWarps;
+            const double reached = filled < 1.0 ? std::pow(filled, kFewWarps) : 1.0;
             const double depth = std::ceil(k / split / 8.0) * 8.0;
             const double rate = peak_flops * (tile(kShare, t) * reached);
             const double math_s =
@@ -214,14 +226,15 @@ struct Products {
             const double moved = once + maximum(read - once, 0.0) * kReread * again;
             const double memory_s = maximum(moved / simt_dram * strided, read / l2);
             const double longer_s = maximum(math_s, memory_s);
+            if (t >= kTimed && longer_s >= best_s) continue;  // its whole time is at least as long
             const double overlapped = std::pow(minimum(math_s, memory_s) / longer_s, kOverlap);
             const double whole_s = longer_s * std::pow(1.0 + overlapped, 1.0 / kOverlap);
             const double joined_s = 8.0 * batch * m * n * split / l2 + fill_s;
             const double parts_s = k >= kLeastSplit * split ? whole_s + joined_s : kInfinity;
-            seconds[size_t(t)] = split == 1.0 ? whole_s : parts_s;
+            const double tile_s = split == 1.0 ? whole_s : parts_s;
+            if (t < kTimed) seconds[size_t(t)] = tile_s;
+            else best_s = minimum(best_s, tile_s);
         }
-        const double best_s =
-            sizes(kBatch, i) > 1.0 ? least(seconds, batched, tile_count) : least(seconds, kTimed, batched);
         const double held = alone ? std::pow(best_s / (best_s + kThermalS), kThermalPower) : 1.0;
         const double sustained_s = best_s * (1.0 + held * slower);
         work(kTilesS, i) = best_s;
@@ -263,6 +276,10 @@ struct Products {
         figure(kAligned) = aligned(m, kMostAlignedRows);
         figure(kAligned + 1) = aligned(n, kMostAligned);
         figure(kAligned + 2) = aligned(k, kMostAligned);
+        figure(kStored) = aligned(transposed_a > 0.0 ? m : k, kMostStored);
+        figure(kStored + 1) = aligned(transposed_b > 0.0 ? k : n, kMostStored);
+        const double operands = std::min(figure(kStored), figure(kStored + 1));
+        figure(kStored + 2) = std::min(operands, aligned(n, kMostStored));
         figure(kRest) = m - std::floor(m / 128.0) * 128.0;
         figure(kRest + 1) = n - std::floor(n / 128.0) * 128.0;
         for (int64_t row = 0; row < kFull; row++) figure(row) = std::log2(figure(row));

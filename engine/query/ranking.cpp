@@ -13,6 +13,8 @@ constexpr int64_t kFewest = 5;   // minimum number of measurements that adapt a 
 // problems of four ops, this missed the lowest energy once, by 1.3 %.
 constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
+// Rows of the analytical model's costs from which latency, energy and power start.
+constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
@@ -118,9 +120,8 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
     violations_.resize(size_t(problems_));
     if (!fallback.is_none()) {
-        std::vector<double> limited(size_t(costs::kCostRows * count_));
-        limit_first(fallback, costs_->nominal(0, count_), limited.data(), 1);
-        default_s_ = std::move(limited);  // Its first row is the latency. `score` reads the other rows.
+        // The first row is the latency. `score` reads the other rows.
+        default_s_ = limited_costs(fallback, costs_->nominal(0, count_), 1);
     }
     for (Kernel& kernel : kernels_)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
@@ -132,14 +133,17 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
             const Violations here = enforce(own.first, own.first + own.size, problem, nullptr, nullptr, nullptr);
             if (here.refused > 0 && (all.refused == 0 || here.first_point < all.first_point))
                 all.seconds = here.seconds, all.least_s = here.least_s, all.first_point = here.first_point;
-            all.refused += here.refused, all.raised += here.raised;
+            all.refused += here.refused, all.raised += here.raised, all.any = all.any || here.any;
         }
     }
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
         if (kernel.part->rows.empty() || (kernel.model == nullptr && kernel.most_measured == 0)) continue;
-        const std::vector<double> before = of_kernel<double>(values_, kernel);
-        const std::vector<int32_t> kinds_before = of_kernel<int32_t>(kind_, kernel);
+        // Without violations, the costs before the corrections are those of the analytical model.
+        std::vector<double> before;
+        std::vector<int32_t> kinds_before;
+        if (std::any_of(violations_.begin(), violations_.end(), [](const Violations& each) { return each.any; }))
+            before = of_kernel<double>(values_, kernel), kinds_before = of_kernel<int32_t>(kind_, kernel);
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems_; problem++)
@@ -197,18 +201,17 @@ void Ranking::score(Kernel& kernel) {
     // take milliseconds.
     std::vector<uint8_t> marks(size_t(size), 1);
     if (!whole_ && int64_t(kernel.measured[0].size()) < kFewest) {
-        marks = promising(limited + costs::kLatencyS * points_ * count_, limited + costs::kEnergyJ * points_ * count_,
-                          part.starts, kScored);
+        marks =
+            promising(limited + costs::kLatencyS * count_, limited + costs::kEnergyJ * count_, part.starts, kScored);
         for (const int64_t position : kernel.measured[0]) marks[size_t(position)] = 1;
     }
     kernel.scored = marked(marks);
     // Use the default operating point, so that costs do not depend on how an operating point was requested.
     const double* const basis = default_s_.empty() ? limited : default_s_.data() + part.first;
-    const int64_t row_step = default_s_.empty() ? points_ * count_ : count_;
     const int64_t scored = int64_t(kernel.scored.size());
     std::vector<double> room(size_t(features::kQuantities * scored));
     const Table<double> quantities(room.data(), features::kQuantities, scored, scored, 1);
-    costs_->fill(part, 0, {kernel.scored.data(), scored}, {basis, costs::kCostRows, size, row_step, 1}, quantities);
+    costs_->fill(part, 0, {kernel.scored.data(), scored}, {basis, costs::kCostRows, size, count_, 1}, quantities);
     std::vector<int64_t> configs;
     for (const int64_t position : kernel.scored) configs.push_back(part.rows[size_t(position)]);
     kernel.prediction = kernel.model->predict(quantities, configs);
@@ -252,15 +255,13 @@ void Ranking::set_factors(Kernel& kernel) {
 // Estimate the most promising candidates at all operating points except the first. Measurements correct the predictions
 // of all configs, so a measured kernel needs all of them.
 void Ranking::sweep() {
-    std::vector<int64_t> swept;
     for (const Kernel& kernel : kernels_) {
         const Costs::Part& part = *kernel.part;
         const size_t size = part.rows.size();
         std::vector<uint8_t> marks(size, 1);
         if (!whole_ && kernel.most_measured == 0) {
             const double* const limited = costs_->limited() + part.first;
-            const double *seconds = limited + costs::kLatencyS * points_ * count_,
-                         *joules = limited + costs::kEnergyJ * points_ * count_;
+            const double *seconds = limited + costs::kLatencyS * count_, *joules = limited + costs::kEnergyJ * count_;
             std::vector<double> latency(seconds, seconds + size), energy(joules, joules + size);
             for (size_t i = 0; i < kernel.factors[kSeconds].size(); i++) {
                 latency[i] *= kernel.factors[kSeconds][i];
@@ -268,20 +269,37 @@ void Ranking::sweep() {
             }
             marks = promising(latency.data(), energy.data(), part.starts, kSwept);
         }
-        for (const int64_t position : marked(marks)) swept.push_back(part.first + position);
+        for (const int64_t position : marked(marks)) swept_.push_back(part.first + position);
     }
-    limit_places(others_, costs_->nominal(0, count_), swept, costs_->limited() + count_, points_ * count_, count_);
+    const int64_t count = int64_t(swept_.size());
+    const Table<const double> nominal = costs_->nominal(0, count_);
+    std::vector<double> launches(size_t(nominal.rows * count));
+    slots_.assign(size_t(count_), -1);
+    for (int64_t slot = 0; slot < count; slot++) {
+        slots_[size_t(swept_[size_t(slot)])] = int32_t(slot);
+        for (int64_t row = 0; row < nominal.rows; row++)
+            launches[size_t(row * count + slot)] = nominal(row, swept_[size_t(slot)]);
+    }
+    swept_costs_ = limited_costs(others_, {launches.data(), nominal.rows, count, count, 1}, points_ - 1);
 }
 
 // Copy the analytical model's predictions at all operating points.
 void Ranking::copy_predictions(const Array<const double, 3>& regimes) {
     const size_t size = size_t(points_ * count_);
-    values_.resize(3 * size), kind_.resize(2 * size);
-    const double* const limited = costs_->limited();
-    const int64_t rows[3] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
-    for (size_t quantity = 0; quantity < 3; quantity++)
-        std::copy_n(limited + size_t(rows[quantity]) * size, size, values_.begin() + std::ptrdiff_t(quantity * size));
-    for (size_t i = 0; i < size; i++) kind_[i] = kind_[size + i] = int32_t(limited[size_t(costs::kRegime) * size + i]);
+    values_.assign(3 * size, kInfinity), kind_.assign(2 * size, int32_t(costs::kCapped));
+    const double* const first = costs_->limited();
+    for (int64_t quantity = 0; quantity < 3; quantity++)
+        std::copy_n(first + kAnalytical[quantity] * count_, count_, values_.data() + quantity * int64_t(size));
+    for (int64_t quantity = 0; quantity < 2; quantity++)
+        for (int64_t place = 0; place < count_; place++)
+            kind(quantity, 0, place) = int32_t(first[costs::kRegime * count_ + place]);
+    for (int64_t point = 1; point < points_; point++)
+        each_estimated(point, 0, count_, [&](int64_t place) {
+            for (int64_t quantity = 0; quantity < 3; quantity++)
+                value(quantity, point, place) = limited(kAnalytical[quantity], point, place);
+            for (int64_t quantity = 0; quantity < 2; quantity++)
+                kind(quantity, point, place) = int32_t(limited(costs::kRegime, point, place));
+        });
     const auto figures_of = regimes.view();
     kinds_.resize(figures_of.shape(2));
     for (size_t quantity = 0; quantity < 2; quantity++)
@@ -295,8 +313,10 @@ void Ranking::correct(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
     for (int64_t quantity = 0; quantity < 3; quantity++)
         for (int64_t point = 0; point < points_; point++)
-            for (size_t i = 0; i < kernel.factors[quantity].size(); i++)
-                value(quantity, point, part.first + int64_t(i)) *= kernel.factors[quantity][i];
+            each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
+                           [&](int64_t place) {
+                               value(quantity, point, place) *= kernel.factors[quantity][size_t(place - part.first)];
+                           });
     const bool energy_learned = !kernel.prediction.power_log.empty();
     size_t problem = 0;
     for (size_t i = 0; i < kernel.scored.size(); i++) {
@@ -382,9 +402,10 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
     // The analytical model has equal launches at every point and already keeps the limits, so check one point.
     bool all = true;
     for (int64_t point = 0; point < (kernel == nullptr ? 1 : points_) && all; point++)
-        for (int64_t place = first; place < end && all; place++) all = lawful(point, place);
+        each_estimated(point, first, end, [&](int64_t place) { all = all && lawful(point, place); });
     Violations result;
     if (all) return result;
+    result.any = true;
     for (int64_t place = first; place < end; place++) {
         bool refused = false, noted = false;
         for (int64_t point = 0; point < points_; point++) {
@@ -405,10 +426,13 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                     continue;
                 }
                 const int64_t size = int64_t(kernel->part->rows.size()), own = place - kernel->part->first;
+                const auto index = [&](int64_t quantity) { return size_t((quantity * points_ + point) * size + own); };
                 for (int64_t quantity = 0; quantity < 3; quantity++)
-                    value(quantity, point, place) = (*before)[size_t((quantity * points_ + point) * size + own)];
+                    value(quantity, point, place) =
+                        before->empty() ? limited(kAnalytical[quantity], point, place) : (*before)[index(quantity)];
                 for (int64_t quantity = 0; quantity < 2; quantity++)
-                    kind(quantity, point, place) = (*kinds_before)[size_t((quantity * points_ + point) * size + own)];
+                    kind(quantity, point, place) = before->empty() ? int32_t(limited(costs::kRegime, point, place))
+                                                                   : (*kinds_before)[index(quantity)];
             }
             const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w_[size_t(point)];
             // At the default limit, models learn times, so only a power above the limit is wrong.
@@ -490,7 +514,7 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     for (int64_t quantity = 0; quantity < 2; quantity++)
         for (int64_t point = 0; point < points_; point++)
-            for (int64_t place = first; place < end; place++) {
+            each_estimated(point, first, end, [&](int64_t place) {
                 value(quantity, point, place) *= factor;
                 int32_t& number = kind(quantity, point, place);
                 int32_t& new_number = raised[size_t(number)];
@@ -505,7 +529,7 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
                     kinds_.push_back(each);
                 }
                 number = new_number;
-            }
+            });
 }
 
 // Set the factors that multiply a kernel's costs in comparisons with configs that were run. An unmeasured config beats
@@ -532,6 +556,14 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
     }
     for (const std::vector<int64_t>& positions : kernel.measured)
         for (const int64_t position : positions) risk_[size_t(first + position)] = 1.0;
+}
+
+nb::object Ranking::limited_array() const {
+    std::vector<double> costs;
+    for (int64_t row = 0; row < costs::kCostRows; row++)
+        for (int64_t point = 0; point < points_; point++)
+            for (int64_t place = 0; place < count_; place++) costs.push_back(limited(row, point, place));
+    return numpy<double, 3>(std::move(costs), {size_t(costs::kCostRows), size_t(points_), size_t(count_)});
 }
 
 nb::tuple Ranking::shrinkage(size_t kernel, size_t problem) const {

@@ -75,6 +75,7 @@ struct Violations {
     int64_t refused = 0, raised = 0;  // numbers of candidates
     double seconds = 0.0, least_s = 0.0;  // the first refused time, and its lower bound
     int64_t first_point = 0;
+    bool any = false;  // whether any cost was changed
 };
 
 class Ranking {
@@ -137,6 +138,8 @@ class Ranking {
 
     int64_t count() const { return count_; }
     int64_t points() const { return points_; }
+    // Return the costs according to the analytical model, (kCostRows, points, C).
+    nb::object limited_array() const;
     double* values() { return values_.data(); }
     int32_t* kinds_of_candidates() { return kind_.data(); }
     std::vector<EstimateKind>& kinds() { return kinds_; }
@@ -184,8 +187,22 @@ class Ranking {
     const double* figures(int64_t quantity, int64_t point, int64_t place) const {
         return kinds_[size_t(kind_[size_t((quantity * points_ + point) * count_ + place)])].of[quantity];
     }
+    // Return a cost according to the analytical model; infinite, and capped, if it is not estimated at the point.
     double limited(int64_t row, int64_t point, int64_t place) const {
-        return costs_->limited()[(row * points_ + point) * count_ + place];
+        if (point == 0) return costs_->limited()[row * count_ + place];
+        const int32_t slot = slots_[size_t(place)];
+        if (slot < 0) return row == costs::kRegime ? costs::kCapped : kInfinity;
+        return swept_costs_[size_t(row * (points_ - 1) + point - 1) * swept_.size() + size_t(slot)];
+    }
+    // Call a function with each place from `first` to `end` that is estimated at a point.
+    template <class F>
+    void each_estimated(int64_t point, int64_t first, int64_t end, F apply) const {
+        if (point == 0)
+            for (int64_t place = first; place < end; place++) apply(place);
+        else
+            for (auto place = std::lower_bound(swept_.begin(), swept_.end(), first);
+                 place != swept_.end() && *place < end; ++place)
+                apply(*place);
     }
 
     void add_kernel(nb::tuple each, size_t number);
@@ -224,6 +241,9 @@ class Ranking {
     Table<const double> figures_;
     bool whole_;
     std::vector<Kernel> kernels_;
+    std::vector<int64_t> swept_;          // places that are estimated at all operating points, ascending
+    std::vector<int32_t> slots_;          // index of each place in `swept_`; -1 if it is missing there
+    std::vector<double> swept_costs_;     // at all points except the first, (kCostRows, points - 1, swept)
     std::vector<double> default_s_;       // latency at the default point; empty if the first point is the default
     std::vector<double> values_;          // latency (s), energy (J), power (W), (3, points, C)
     std::vector<int32_t> kind_;           // index in `kinds_` of latency and energy, (2, points, C)

@@ -62,6 +62,7 @@ void bind_rankings(nb::module_& module) {
                          Ranking& of = nb::cast<Ranking&>(self);
                          return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
                      })
+        .def_prop_ro("limited", &Ranking::limited_array)
         .def_prop_ro("kind",
                      [](nb::handle self) {
                          Ranking& of = nb::cast<Ranking&>(self);

@@ -109,20 +109,23 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     const bool every = bounded || bounds.objective != Objective::kPareto;
     PickCosts costs;
     costs.count = count;
-    int64_t number = 0;
+    int64_t start = 0;  // number of the segment's first candidate
     for (int64_t point = part.first_point + first; point < part.end_point; point++)
-        for (const Segment& each : own)
-            for (int64_t place = each.first; place < each.first + each.size; place++, number++) {
+        for (const Segment& each : own) {
+            const auto add = [&](int64_t place) {
                 const double seconds = value(kSeconds, point, place);
-                if (!every && !(seconds < kInfinity)) continue;
+                if (!every && !(seconds < kInfinity)) return;
                 double factor = risky ? risk_[size_t(place)] : 1.0, source = 0.0;
                 if (measured || bounded) source = figures(kSeconds, point, place)[EstimateKind::kSource];
                 // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
                 if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
                 costs.add(seconds * factor, value(kJoules, point, place) * factor, value(kWatts, point, place), source,
                           bounded);
-                if (!every) costs.places.push_back(number);
-            }
+                if (!every) costs.places.push_back(start + place - each.first);
+            };
+            each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
+            start += each.size;
+        }
     std::vector<Pick> picks = query::select(std::move(costs), bounds);
     for (Pick& pick : picks) pick.point += first;
     return picks;
@@ -275,13 +278,13 @@ std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vecto
     for (const Segment& each : own) {
         if (missing[kernels_[size_t(each.kernel)].triton])
             for (int64_t point = first; point < part.end_point - part.first_point; point++)
-                for (int64_t i = 0; i < each.size; i++) {
-                    const int64_t at = part.first_point + point, place = each.first + i;
-                    if (!(value(kWatts, at, place) <= bounds.max_power_w)) continue;
+                each_estimated(part.first_point + point, each.first, each.first + each.size, [&](int64_t place) {
+                    const int64_t at = part.first_point + point;
+                    if (!(value(kWatts, at, place) <= bounds.max_power_w)) return;
                     const double cost = value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
                     if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
-                        least = cost, best = {point, start + i};
-                }
+                        least = cost, best = {point, start + place - each.first};
+                });
         start += each.size;
     }
     if (best.point < 0) return {};

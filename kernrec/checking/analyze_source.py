@@ -16,6 +16,7 @@ from kernrec.checking.child_process import Limits, run_apart
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.assumed_words import enlarged_words
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import load_kernel
 from kernrec.op import parse_shape
@@ -231,12 +232,17 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     made = program_launch(path, words, gpu, 10.0, assume=True)
     problem = made.kernel.definition.problem()
     query = Query(objective)
-    analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
+    try:
+        analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
+    except KernrecError as error:
+        if (larger := enlarged_words(words, made.draft, str(error))) is None:
+            raise
+        return explain_source(path, larger, gpu, database, objective)
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
-    notes = [*made.assumed, *([made.unset] if made.unset else [])]
+    notes = [*made.assumed, *([made.draft.unset] if made.draft.unset else [])]
     advice: list[LineAdvice] = []
     # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
     # try zeros.

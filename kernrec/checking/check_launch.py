@@ -235,10 +235,7 @@ class ProgramLaunch:
     describer: Describer
     limits: LaunchLimits
     assumed: tuple[str, ...]
-    unset: str
-    """Note on `__constant__` and `__device__` variables that nothing sets, or an empty string if there are no such
-    variables.
-    """
+    draft: Draft
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
@@ -280,7 +277,7 @@ def program_launch(
     limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
     notes = (*draft.assumed, draft.note) if draft.note else draft.assumed
-    return ProgramLaunch(module, launch, describer, limits, notes, draft.unset, kernel, config, "f64" in types)
+    return ProgramLaunch(module, launch, describer, limits, notes, draft, kernel, config, "f64" in types)
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:

@@ -219,7 +219,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                 words = LaunchWords(name, arguments=wanted.arguments or (), **vars(flags))
                 made = program_launch(path, words, gpu, wanted.seconds)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
-                results[name] = _with_note(checked, made.unset)
+                results[name] = _with_note(checked, made.draft.unset)
             except KernrecError as error:
                 errors[name] = str(error)
     return results, errors

@@ -282,19 +282,18 @@ def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
     from kernrec.store.share.place import place_at
 
     bundle = read_bundle(place_at(path))
-    share.print_manifest(bundle.manifest)
-    if not untrusted and not trusts(bundle.signer):
+    manifest = bundle.manifest
+    share.print_manifest(manifest)
+    if not untrusted and not trusts(manifest.owner):
         raise UsageError(
-            f"{path} is signed by an unknown key, {bundle.signer}; nothing was imported (`kernrec db trust KEY` "
+            f"{path} is signed by an unknown key, {manifest.owner}; nothing was imported (`kernrec db trust KEY` "
             f"trusts the key; --untrusted imports the bundle anyway)"
         )
     with Steps(f"checking and adding {path}"):
         added = import_to(database, bundle)
-    print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
-    if bundle.manifest.models:
-        print_notes(
-            [f"skipped: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` trains models"]
-        )
+    print(f"{counted(added, 'new row')}, licence {manifest.licence}, signed by {signer_name(manifest.owner)}")
+    if manifest.models:
+        print_notes([f"skipped: {counted(len(manifest.models), 'file')} of models; `kernrec train` trains models"])
 
 
 def _is_bundle(path: Path) -> bool:

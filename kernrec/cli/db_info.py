@@ -1,11 +1,14 @@
-"""`kernrec db info`: show the contents of a database, the pulled rows, and the measurements that ship with kernrec."""
+"""`kernrec db info`: show the contents of a database, the pulled rows, and the number of measurements per GPU."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kernrec import paths
 from kernrec.cli import options
+from kernrec.cli.options import option
 from kernrec.cli.output import AsJson, print_json, print_notes, print_rows
+from kernrec.cli.progress import Steps
+from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 _SHIPPED = Path("shipped")
@@ -13,6 +16,7 @@ _SHIPPED = Path("shipped")
 
 
 class InfoOptions(options.Options):
+    coverage: Annotated[bool, option("Show how much is measured on each GPU.", "--coverage")] = False
     as_json: AsJson = False
 
 
@@ -22,9 +26,16 @@ def info(wanted: InfoOptions) -> None:
 
     The models beside the database and the pulled measurements with their contributors are listed, too. --db shipped
     shows the measurements that ship with kernrec.
+
+    --coverage shows how many layers of the standard workloads are measured on each GPU, and for which architectures and
+    ops measurements are missing.
     """
+    if wanted.db == _SHIPPED and wanted.coverage:
+        raise UsageError("--coverage counts all databases; omit --db shipped")
     if wanted.db == _SHIPPED:
         _show_shipped(wanted.as_json)
+    elif wanted.coverage:
+        _show_coverage(wanted.db, wanted.as_json)
     else:
         _show_database(wanted.db or paths.user_database(), wanted.db is None, wanted.as_json)
 
@@ -125,3 +136,29 @@ def conflicting(count: int) -> str:
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )
+
+
+def _show_coverage(database: Path | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from kernrec.measure.gpu_coverage import gpus_coverage
+    from kernrec.store import Stack
+
+    with Steps("counting what is measured"):
+        stack = Stack(None if database is None else [database])
+        gpus = gpus_coverage(stack)
+    if as_json:
+        print_json({"gpus": [asdict(gpu) for gpu in gpus]})
+        return
+    names = ("measured", "recorded", "layers", "configs", "energies")
+    sums = [(gpu, {name: sum(getattr(op, name) for op in gpu.ops.values()) for name in names}) for gpu in gpus]
+    rows = [
+        {"gpu": gpu.gpu, **counts, "last measured": gpu.last_measured or "never"}
+        for gpu, counts in sums
+        if counts["configs"] or counts["recorded"]
+    ]
+    print_rows("layers of the standard workloads", rows)
+    if others := len(gpus) - len(rows):
+        print_notes(
+            [f"{counted(others, 'GPU')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
+        )

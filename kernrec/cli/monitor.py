@@ -68,7 +68,7 @@ def monitor(wanted: MonitorOptions) -> None:
         notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
     stream = sys.stderr  # Standard output is left to the monitored command.
     if wanted.as_json:
-        print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
+        print(json.dumps({**vars(summary), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:
         print("\n".join(_lines(summary, title)), file=stream)
         print_notes(notes)

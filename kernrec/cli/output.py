@@ -342,7 +342,8 @@ class NotePrinter:
             self._seen.add(note)
             print_line(f"note: {one_line(note)}", sys.stderr)
             if self._why and (explanation := getattr(note, "why", "")):
-                print_line(f"    {one_line(explanation)}", sys.stderr)
+                lines = wrapped(one_line(explanation), text_width(sys.stderr), "    ", "    ")
+                print("\n".join(lines), file=sys.stderr)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.result import Foreign, Saving
 
-
-if TYPE_CHECKING:
     Row = Recommendation | Foreign | Baseline
 
 
@@ -229,11 +227,8 @@ def _source_text(row: "Row") -> str:
 
 def _saving_text(saving: "Saving", compared: str) -> str:
     clock = saving.locked_clock_hz
-    change = (
-        f"Locking the clock at {human(clock, 'Hz')}"
-        if clock
-        else f"Capping the GPU at {human(saving.power_limit_w, 'W')}"
-    )
+    limit = human(saving.power_limit_w, "W")
+    change = f"Locking the clock at {human(clock, 'Hz')}" if clock else f"Capping the GPU at {limit}"
     slower = f"{saving.slowdown * 100:.1f} % speed" if saving.slowdown >= 0.0005 else "no speed"
     return f"{change} instead of {compared} costs {slower} and saves {saving.energy_saved * 100:.0f} % energy."
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from kernrec.compile.disassemble import MachineCode, MachineInstruction, access_bytes, machine_class, machine_code
-from kernrec.ptx.analysis.issue_cost import classify
+from kernrec.ptx.analysis.issue_cost import machine_cost
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.ir.operand import size_of
@@ -216,7 +216,7 @@ class _Matching:
         anchors: dict[int, Counter[float]] = defaultdict(Counter)
         other: dict[int, Counter[float]] = defaultdict(Counter)
         for (block, line, name), count in counts.items():
-            cost = dict(classify(self.ptx[line]))
+            cost = dict(machine_cost(self.ptx[line]))
             if name in cost and name in _KEPT | _ARITHMETIC:
                 number = count / len(self.places[line]) * self.places[line].count(block) / cost[name]
                 (anchors if name in _KEPT else other)[block][number] += 1

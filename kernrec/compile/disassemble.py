@@ -69,6 +69,14 @@ def disassembler() -> str | None:
     return toolkit_program("nvdisasm")
 
 
+def code_source(sm: int) -> str:
+    """Return a text that identifies the assembler and the disassembler with which `machine_code` reads code of `sm`. It
+    consists of the architecture and the sizes of both programs. It is empty if `machine_code` cannot read code of
+    `sm`."""
+    programs = _programs(sm)
+    return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
+
+
 def _programs(sm: int) -> tuple[str, ...]:
     ptxas, nvdisasm = assembler(), disassembler()
     if ptxas is None or nvdisasm is None or sm < _OLDEST or os.environ.get(COUNTS) == "ptx":
@@ -168,8 +176,6 @@ _OPCODES: Mapping[str, str] = {
     "bar": "BAR B2R",
     "shfl": "SHFL VOTE MATCH REDUX CREDUX ELECT",
 }
-MACHINE_CLASSES = (*_OPCODES, "cvt64", "uniform", "other")
-"""All classes of machine instructions."""
 _CLASS = {opcode: name for name, opcodes in _OPCODES.items() for opcode in opcodes.split()}
 _NONE = frozenset({"NOP"})
 _ZERO = "-RZ, RZ, "

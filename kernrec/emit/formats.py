@@ -120,7 +120,7 @@ FORMATS = {
 }
 REMOVED = {
     "host": "--emit cuda --output FOLDER writes a program that checks and times the kernel",
-    "cmake": "--emit cuda --output FOLDER writes it",
+    "cmake": "--emit cuda --output FOLDER writes a CMake project",
     "cubin": "--emit ptx writes PTX, which ptxas assembles",
     "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
     "triton-cache": "--emit triton writes the source with its config",

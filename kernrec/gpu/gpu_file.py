@@ -166,8 +166,8 @@ def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[
 def _agrees(name: str, stated: float, implied: float, unit: str, shown: str) -> None:
     if abs(stated / implied - 1) > _AGREES:
         raise UsageError(
-            f"{name} is {stated:g} {unit}, but {shown} are {implied:.4g} {unit}; at most {_AGREES:.0%} apart is"
-            " accepted"
+            f"{name} is {stated:g} {unit}, but {shown} are {implied:.4g} {unit}; they may differ by at most"
+            f" {_AGREES:.0%}"
         )
 
 
@@ -179,7 +179,7 @@ def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tup
         if name not in accepted:
             raise unknown(f"figure {inside}of a GPU", str(name)[:_LONGEST], accepted)
     if missing := [name for name in accepted if name not in data and name not in optional]:
-        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec list gpus rtx4090` prints a complete file")
+        raise UsageError(f"missing {inside}{', '.join(missing)}; `kernrec list gpus rtx4090` prints a complete file")
 
 
 def _table(table: str, data: Any, spans: Mapping[str, _Range]) -> dict[str, float]:
@@ -215,7 +215,7 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
     for low, high in pairwise(names):
         if figures[low] > figures[high]:
             raise UsageError(
-                f"{table} {low} is {figures[low]:g} {unit}, above {high}, {figures[high]:g} {unit}; expected"
+                f"{table} {low} ({figures[low]:g} {unit}) is above {high} ({figures[high]:g} {unit}); expected"
                 f" {' <= '.join(names)}"
             )
 

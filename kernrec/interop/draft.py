@@ -15,10 +15,21 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.interop.host_launches import HostLaunch, host_launches
 from kernrec.interop.spec_text import MARK, quoted
 from kernrec.kernel import Kernel
-from kernrec.kernel.cuda_signature import Signature, signatures
+from kernrec.kernel.cuda_signature import Signature, signatures, source_name
 from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.util.human import counted
+
+_MANGLED = {
+    "float": "f",
+    "double": "d",
+    "int": "i",
+    "unsigned": "j",
+    "unsigned int": "j",
+    "true": "Lb1E",
+    "false": "Lb0E",
+}
+"""Code of template arguments in names of compiled kernels."""
 
 
 @dataclass
@@ -129,17 +140,22 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
-def includer_of(source: Path) -> str:
-    """If another program includes this file, return a hint to analyze that program.
+class IncludedError(UsageError):
+    """A file cannot be compiled alone, but another program includes it."""
 
-    Otherwise, return an empty string.
-    """
+    def __init__(self, message: str, includer: Path, kernel: str) -> None:
+        super().__init__(f"{message}; {includer.name} includes this file: kernrec analyze {includer}")
+        self.includer, self.kernel = includer, kernel
+
+
+def includer_of(source: Path) -> Path | None:
+    """Return a program in the same folder that includes this file, or None if there is none."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
             if file != source and pattern.search(read_text(file, file.name, errors="replace")):
-                return f"; {file.name} includes this file: kernrec analyze {file}"
-    return ""
+                return file
+    return None
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
@@ -220,3 +236,22 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
             )
         instance = instances[0]
     return signature.instantiated(instance), instance
+
+
+def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
+    """Return a kernel's name in the source, or its name in the compiled code if the former is ambiguous.
+
+    The compiled code has several kernels of a name if the name is overloaded, or if a template has several instances.
+
+    Args:
+        instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.
+        entries: Number of parameters of each compiled kernel, keyed by its name in the compiled code.
+    """
+    name = signature.name
+    named = [entry for entry in entries if source_name(entry) == name]
+    pattern = f"{len(name)}{name}"
+    if instance is not None:
+        values = map(str.strip, instance.partition("<")[2].removesuffix(">").split(","))
+        pattern += f"I{''.join(f'L[a-z]{v}E' if v.isdecimal() else _MANGLED.get(v, '.*?') for v in values)}E"
+    fitting = [entry for entry in named if entries[entry] == len(signature.parameters) and re.search(pattern, entry)]
+    return fitting[0] if fitting and len(named) > 1 else name

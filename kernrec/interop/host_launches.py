@@ -134,10 +134,11 @@ class _Launch:
 
     def read(self, name: str) -> HostLaunch:
         block = shared = None
+        template = {name: text for name, text in self._template_arguments().items() if is_number(text)}
         with suppress(UnknownError, IndexError):
-            block = tuple(int(number(extent)) for extent in self._axes(self.configuration[1], {}))
+            block = tuple(int(number(extent)) for extent in self._axes(self.configuration[1], template))
         block = block if block and 0 not in block else None
-        names = self.dimensions | self._block_names()
+        names = template | self.dimensions | self._block_names()
         with suppress(UnknownError, IndexError):
             if (text := self._resolved(self.configuration[2], names)) != "0":
                 shared = text.replace(" // ", "/")
@@ -170,8 +171,8 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        They are taken from the first instantiation or call of the function. If the call is in a template, its arguments
-        are replaced in the same way.
+        They are taken from the first instantiation or call of the function, or from the defaults of the parameters. If
+        the call is in a template, its arguments are replaced in the same way.
         """
         return self._arguments_of(_function_of(self.call))
 
@@ -180,7 +181,9 @@ class _Launch:
         if function is None or template is None or template.type != "template_declaration":
             return {}
         declared = template.child_by_field_name("parameters")
-        names = [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+        parts = [text_of(each).partition("=") for each in (declared.named_children if declared else ())]
+        names = [last_word(part[0]) for part in parts]
+        defaults = {name: part[2].strip() for name, part in zip(names, parts, strict=True) if part[1]}
         text = text_of(self.program.root)
         stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
         values = [each.strip() for each in stated[1].split(",")] if stated else []
@@ -188,7 +191,7 @@ class _Launch:
             caller = self.program.root.descendant_for_byte_range(*(len(text[: stated.start()].encode()),) * 2)
             passed = self._arguments_of(_function_of(caller), depth + 1)
             values = [passed.get(each, each) for each in values]
-        return dict(zip(names, values, strict=False))
+        return defaults | dict(zip(names, [each for each in values if each], strict=False))
 
     def _block_names(self) -> dict[str, str]:
         """Return the names of the block's extents (`block_x`), keyed by the host variable that holds the extent."""

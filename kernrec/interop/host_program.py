@@ -302,10 +302,11 @@ class HostProgram:
 
     @cached_property
     def calls(self) -> "dict[str, list[Node]]":
-        """Function calls in the order of the text, keyed by function name."""
+        """Function calls in the order of the text, keyed by function name without template arguments."""
         calls: dict[str, list[Node]] = {}
         for call in nodes(self.root, "call_expression"):
-            calls.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
+            name = text_of(call.child_by_field_name("function")).partition("<")[0].strip()
+            calls.setdefault(name, []).append(call)
         return calls
 
     @cached_property

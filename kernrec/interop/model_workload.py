@@ -239,8 +239,8 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
         raise unknown("phase", phase, PHASES)
     context = DEFAULT_CONTEXT if context is None else context
     if not 1 <= context <= (model.positions or MOST_CONTEXT):
-        most = f"{model.title} accepts {model.positions}" if model.positions else f"{MOST_CONTEXT} are accepted"
-        raise UsageError(f"context is {context} tokens; expected at least 1, and {most} at most")
+        most = f"{model.positions} for {model.title}" if model.positions else f"{MOST_CONTEXT}"
+        raise UsageError(f"context is {context} tokens; expected 1 to {most}")
     return _Layers(model, context, phase).workload(place)
 
 

@@ -7,7 +7,7 @@ The engines look for a JSON file for each mixture-of-experts layer and GPU:
 The keys are numbers of tokens, and the values are configs. The engine uses the config whose number of tokens is
 nearest. vLLM may add the key `triton_version`. kernrec rejects files with other keys. The format has no version, and it
 contains no times. SGLang has separate files for the second matmul, whose names end in `_down`. They may tell the engine
-to load weights by TMA.
+to load weights by TMA. Files for block-scaled matmuls, state spaces and LoRA have the same form, with other members.
 """
 
 import json
@@ -31,12 +31,15 @@ TILES = {
 }
 """Possible names of a kernel's tunable, keyed by the corresponding member of a config in the file."""
 
-_SPLIT = "SPLIT_K"
-"""Member of configs in later releases of vLLM. kernrec supports only the value 1."""
-LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Optional members of configs, with defaults: blocks per cluster, loads by TMA, and swapped operands."""
-_MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
-_NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
+"""Optional members of configs, with defaults: blocks per cluster, loads by TMA, swapped operands, and parts of a split
+reduction."""
+EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
+LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
+"""Members that each config has in files for experts and block-scaled matmuls, for state spaces, and for LoRA."""
+_MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
+"""All members that a config may have, keyed by the members that it must have."""
 _MOST_TOKENS = 1 << 24
 _LARGEST = 1 << 20
 VERSION = "triton_version"
@@ -140,8 +143,15 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
     return {"GROUP_SIZE_M": 1, **tiles}
 
 
-def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
-    """Parse a file with tuned configs for expert matmuls.
+def read_moe_configs(
+    text: str, title: str, needed: tuple[str, ...] = EXPERTS
+) -> tuple[dict[int, dict[str, int]], str | None]:
+    """Parse a file with tuned configs, by default for expert matmuls.
+
+    Args:
+        text: Content of the file.
+        title: Name of the file for error messages.
+        needed: Members that each config must have: `EXPERTS`, `STATE_SPACE` or `LORA`.
 
     Returns:
         (configs, version). The configs are keyed by number of tokens. The version is the file's `triton_version`, or
@@ -151,10 +161,10 @@ def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], 
         UsageError: The text has another format. The message is one line and names the file.
     """
     with reading(title, "a file of expert configs as vLLM and SGLang read it"):
-        return _configs(whole_document(text, _LARGEST))
+        return _configs(whole_document(text, _LARGEST), needed)
 
 
-def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
+def _configs(document: Any, needed: tuple[str, ...]) -> tuple[dict[int, dict[str, int]], str | None]:
     if not isinstance(document, dict) or not document:
         raise ValueError("expected an object whose keys are numbers of tokens")
     configs = {}
@@ -162,23 +172,20 @@ def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
     if version is not None and not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version)):
         raise ValueError(f"{VERSION} is {version!r:.40}; expected a version such as '3.4.0'")
     for tokens, config in document.items():
-        if tokens == VERSION:
+        if tokens == VERSION or (config is None and len(document) > 1):  # Some of SGLang's tuners write null.
             continue
         if not (tokens.isascii() and tokens.isdecimal() and 0 < len(tokens) < 9 and int(tokens) <= _MOST_TOKENS):
             raise ValueError(f"{tokens!r:.40} is not a number of tokens")
-        if not isinstance(config, dict) or not config.keys() >= set(_NEEDED):
-            raise ValueError(f"the config for {tokens} tokens lacks one of {', '.join(_NEEDED)}")
-        if other := sorted(config.keys() - _MEMBERS):
+        if not isinstance(config, dict) or not config.keys() >= set(needed):
+            raise ValueError(f"the config for {tokens} tokens lacks one of {', '.join(needed)}")
+        if other := sorted(config.keys() - _MEMBERS[needed]):
             raise ValueError(f"the config for {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
         config = {name: int(value) if LAUNCHED.get(name) == 0 else value for name, value in config.items()}
         for name, value in config.items():
             if type(value) is not int or not LAUNCHED.get(name, 1) <= value <= 1024:
                 raise ValueError(f"{name} for {tokens} tokens is {value!r:.40}; expected a whole number from 1 to 1024")
-        if config.get(_SPLIT, 1) != 1:
-            raise ValueError(f"SPLIT_K for {tokens} tokens is not 1, the only supported value")
-        stated = {name: config[name] for name in TILES if name in config}
-        stated |= {name: config[name] for name, usual in LAUNCHED.items() if config.get(name, usual) != usual}
-        configs[int(tokens)] = {"GROUP_SIZE_M": 1, **stated}
+        stated = {name: value for name, value in config.items() if LAUNCHED.get(name) != value}
+        configs[int(tokens)] = {"GROUP_SIZE_M": 1, **stated} if needed == EXPERTS else stated
     if not configs:
         raise ValueError("it has no configs")
     return configs, version

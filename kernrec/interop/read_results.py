@@ -166,7 +166,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
             raise UsageError(f"it is {kind.title}")
     except UsageError as error:
         listed = ", ".join(each.title for each in FORMATS if each.configs)
-        raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
+        raise UsageError(f"{path} is none of {listed} ({str(error).removeprefix(f'{path} ')})") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
     if kind.results is not None:  # The file already uses the function's parameter names.

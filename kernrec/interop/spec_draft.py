@@ -17,7 +17,16 @@ from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
 from kernrec.interop.assumed_words import assumed_words, is_size, with_words
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, example_entry, includer_of, select_kernel
+from kernrec.interop.draft import (
+    Draft,
+    DraftLaunch,
+    DraftTunable,
+    IncludedError,
+    compiled_name,
+    example_entry,
+    includer_of,
+    select_kernel,
+)
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
@@ -46,6 +55,7 @@ _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
 """Value of undefined macros in a first compilation, which only determines the kernel's signature."""
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_TEXTURE = re.compile(r"^\s*(?:static\s+)?texture\s*<", re.MULTILINE)
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz]")
 _MOST_UNDEFINED = 8
 _ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')
@@ -74,15 +84,25 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         assume: Whether to choose sizes and other missing parts of the launch (see `Draft.chosen`), if this completes
             the draft.
 
+    If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
+
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
         CompileError: The compiler rejects the source.
     """
     compiled: dict[tuple[object, ...], Result] = {}
+    added = words.assumed
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
     named = (*((f"--entry '{instance}'",) if instance else ()), *words.assumed)
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
-    drafter = _Drafter(source, words, sm, suggest, compiled)
+    try:
+        drafter = _Drafter(source, words, sm, suggest, compiled)
+    except IncludedError as error:
+        with suppress(UsageError, CompileError):
+            alike = replace(words, entry=words.entry or error.kernel, assumed=added)
+            draft = draft_spec(error.includer, alike, sm, suggest, assume)
+            return replace(draft, assumed=(f"{source.name} is a part of {error.includer.name}", *draft.assumed))
+        raise
     draft = drafter.draft()
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
@@ -224,7 +244,7 @@ class _Drafter:
             )
             lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
         lines.add(*self._fixed_macros())
-        lines.add("", "[[launch]]", f"entry = {quoted(self.signature.name)}")
+        lines.add("", "[[launch]]", f"entry = {quoted(self.entry)}")
         lines.add(
             f"grid = {listed(launch.grid)}"
             + ("  # blocks along each axis, such as ceil_div(n, block_x)" if MARK in launch.grid else "")
@@ -307,7 +327,9 @@ class _Drafter:
             self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
-            if "texture is not a template" in result.log:
+            if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(result)):
+                raise UsageError(f"{result}: kernrec does not emulate kernels that call the CUDA runtime")
+            if _TEXTURE.search(self.whole):
                 raise UsageError(
                     f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
                 )
@@ -317,13 +339,16 @@ class _Drafter:
             header = _ABSENT.search(str(result))
             if wheel := next((wheel for start, wheel in _WHEELS if header and header[1].startswith(start)), None):
                 raise UsageError(f"{result}: pip install {wheel}")
-            if self.absent and not includer_of(self.source):
+            including = includer_of(self.source)
+            if self.absent and including is None:
                 raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
-            if including := includer_of(self.source):
-                raise UsageError(f"{result}{including}")
+            if including is not None:
+                raise IncludedError(str(result), including, self.signature.name)
             raise result
         module = parse(result.ptx)
-        return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
+        counts = {name: len(each.parameters) for name, each in module.functions.items() if each.entry}
+        self.entry = compiled_name(self.signature, self.instance, counts)
+        return facts_of(module, entry_name(module.functions, self.entry), self.text)
 
     def _undefined(self, error: CompileError) -> "dict[str, None]":
         """Return the undefined names in a compiler's messages that look like macros, in order."""

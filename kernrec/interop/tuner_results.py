@@ -258,7 +258,7 @@ def _measurements(values: object) -> dict[str, tuple[object, str]]:
 
 def _seconds(unit: object) -> float:
     if unit in (None, ""):
-        raise ValueError("its times have no unit; state it there or as metadata.timeunit")
+        raise ValueError("its times have no unit; add it to each time, or set metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
 
 
@@ -294,7 +294,7 @@ def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
     document = file.document()
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):
-        raise ValueError("it is not KTT's JSON: Metadata, an object, and Results, a list, are expected")
+        raise ValueError("it is not KTT's JSON; expected the object Metadata and the list Results")
     if (unit := metadata.get("TimeUnit")) not in _KTT_UNITS:
         raise unknown("Metadata.TimeUnit", str(unit), _KTT_UNITS)
     results = numbered(entries, partial(_ktt_result, _KTT_UNITS[unit]), "result", 0)
@@ -303,7 +303,7 @@ def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 def _ktt_result(unit_s: float, entry: object) -> ForeignResult:
     if not isinstance(entry, dict) or not isinstance(pairs := entry.get("Configuration"), list):
-        raise ValueError("expected an object with Configuration, a list")
+        raise ValueError("expected an object with the list Configuration")
     if not all(isinstance(pair, dict) for pair in pairs):
         raise ValueError("Configuration is not a list of objects")
     config, status = config_of({str(pair.get("Name")): pair.get("Value") for pair in pairs}), entry.get("Status")

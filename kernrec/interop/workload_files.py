@@ -116,7 +116,9 @@ def _csv(path: Path) -> Workload:
         try:
             heads = [head.strip().lower() for head in reader.fieldnames or ()]
             if "op" not in heads:
-                raise UsageError(f"{path}: the first line has no column op; expected op, its dimensions, count")
+                raise UsageError(
+                    f"{path}: the first line has no column op; expected the columns op, count and the op's dimensions"
+                )
             if len(set(heads)) < len(heads):
                 raise UsageError(f"{path}: a column is named twice")
             reader.fieldnames = heads
@@ -160,7 +162,9 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
             raise UsageError(f"{path}, line {number}: not a JSON object") from None
         shape = request.get("shape") if isinstance(request, dict) else None
         if not isinstance(shape, dict) or not isinstance(request.get("op"), str):
-            raise UsageError(f"{path}, line {number}: expected an object with op and shape, an object of dimensions")
+            raise UsageError(
+                f"{path}, line {number}: expected an object with op (a name) and shape (an object of dimensions)"
+            )
         common = {key: request[key] for key in _COMMON if request.get(key) is not None}
         if clash := next((key for key in shape if key in _COMMON), None):
             raise UsageError(f"{path}, line {number}: {clash!r} is not a dimension")

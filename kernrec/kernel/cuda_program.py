@@ -162,7 +162,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     declarations = [node for node in top_level(root) if host_code and node.type != "preproc_include"]
     host = [node for node in declarations if _is_host(node, marks)]
     functions = {function_name(node): None for node in host if next(nodes(node, "function_definition"), None)}
-    host += _unused_types([node for node in declarations if node not in host])
+    host += _unused_types([node for node in declarations if node not in host], instance or "")
     edits += [(node, "") for node in host]
     uses_std = any(_STD_NAME.search(text_of(node)) for node in declarations if node not in host)
     for node in top_level(root) if host_code else ():
@@ -198,14 +198,14 @@ def _without_host_macros(text: str) -> str:
     return used.sub("", text)
 
 
-def _unused_types(declarations: "list[Node]") -> "list[Node]":
-    """Return the declarations of types and macros that no other declaration needs, so that they can be removed.
+def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
+    """Return the declarations of types and macros that neither other declarations nor the instance need.
 
     A macro needs the types that it mentions only if something mentions the macro.
     """
     named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
     words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
-    mentioned = set().union(*(each for key, each in words.items() if key not in named))
+    mentioned = set(_WORD.findall(instance)).union(*(each for key, each in words.items() if key not in named))
     waiting = dict(named)
     while used := [key for key, (_, name) in waiting.items() if name in mentioned]:
         for key in used:
@@ -229,7 +229,8 @@ def _type_name(node: "Node") -> str:
         "alias_declaration",
     ):
         return ""
-    return text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
+    name = text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
+    return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has the name of its template.
 
 
 def without(text: str, edits: "list[tuple[Node, str]]") -> str:

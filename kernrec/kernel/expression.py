@@ -124,9 +124,9 @@ class Expression:
             return float(value)
         elif isinstance(value, str):
             return value
-        kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.40}"
+        shown = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"{value!r:.40}"
         raise UsageError(
-            f"expression {_short(self.text)}: {name} is a {kind}, expected a 64-bit integer, a float or text"
+            f"expression {_short(self.text)}: {name} is {shown}; expected a 64-bit integer, a float or text"
         )
 
     def __repr__(self) -> str:

@@ -147,6 +147,18 @@ class Space:
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 
+    def form(self, problem: "Problem") -> "Problem":
+        """Return an equivalent problem of the kernel's op. Raises `UsageError` if its data type or layout is not that
+        of the space."""
+        if problem.op != self.kernel.op:
+            problem = self.kernel.form(problem)
+        if (problem.op, problem.dtype, problem.layout) != (self.kernel.op, self.dtype, self.layout):
+            raise UsageError(
+                f"problem {problem.key} does not belong to the space of {self.kernel.name} for {self.dtype}, "
+                f"{self.layout}"
+            )
+        return problem
+
     def at(self, problem: "Problem") -> "ProblemSpace":
         """Return a `ProblemSpace` that evaluates the kernel's expressions on one problem and caches their values."""
         return ProblemSpace(self, problem)
@@ -181,21 +193,20 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
     return zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * count
 
 
+def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
+    """Return what the engine needs of a problem: names, bytes of each tensor, whether a tensor is too large for 32-bit
+    indices, FLOPs and bytes."""
+    sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
+    return problem.names, *sizes
+
+
 class ProblemSpace:
     """The space of a kernel on one problem. Each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
-        if problem.op != space.kernel.op:
-            problem = space.kernel.form(problem)
-        if (problem.op, problem.dtype, problem.layout) != (space.kernel.op, space.dtype, space.layout):
-            raise UsageError(
-                f"problem {problem.key} does not belong to the space of {space.kernel.name} for {space.dtype}, "
-                f"{space.layout}"
-            )
-        self.problem = problem
+        self.problem = space.form(problem)
         self.space = space
-        sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
-        self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
+        self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
         """Return the values of an expression for the configs in `rows`, or for all configs if `rows` is None. The

@@ -220,5 +220,5 @@ def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigLis
                 raise table.fail(f"rows: {name}", "an integer below 2**31", value)
     listed = ConfigList(tuple(columns), tuple(map(tuple, rows)), tuple(values))
     if len(listed.by_config) < len(rows):
-        raise table.fail("rows", "different configs", "a config twice")
+        raise table.error("rows: a config is listed twice")
     return listed

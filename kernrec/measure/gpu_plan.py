@@ -17,7 +17,7 @@ only on configs with fast predictions would not learn the prediction errors of o
                 time and divided into as many parts as configs are wanted -> a random config of each part
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, kernels_of
-from kernrec.kernel.fixed_part import FixedMeasurement, fixed_part
+from kernrec.kernel.fixed_part import fixed_part
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Task, Visit, check_memory
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.problems import select_layers
@@ -194,51 +194,42 @@ class GpuPlan(Chooser):
 def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
     """Return the measuring plan for a GPU or, if the request names a recording, for a recorded GPU."""
     gpu = find_gpu(name)
-    if request.recording is None:
-        fixed, subject = fixed_problems(gpu), asked_subject(gpu, request)
-    else:
-        fixed, subject = _recorded_part(request.recording, gpu), subject_on(name, request)
+    fixed = fixed_problems(gpu, request.recording)
+    subject = asked_subject(gpu, request) if request.recording is None else subject_on(name, request)
     if subject is None:
         return GpuPlan(fixed)
     survey = Survey(subject, sampled_kernels(name, request), request.seed)
     return GpuPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
 
 
-def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
-    """Return the problems and configs of the plan's fixed part that can run on a GPU."""
-    tasks = []
+def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProblem]:
+    """Return the plan's fixed part, as far as it can run on a GPU or, if a recording is given, as far as the recording
+    contains it. All configs of one problem are measured in the same visit."""
+    recorded = {each.problem.key: each for each in load_recordings(recording, gpu.name)} if recording else {}
+    members: dict[Problem, list[tuple[str, Task]]] = {}
     for each in fixed_part():
-        if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
-            tasks.append((each, Task(kernel.name, kernel.hash, dict(each.config), each.problem, kernel)))
-    return _planned(tasks)
-
-
-def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
-    by_key = {each.problem.key: each for each in load_recordings(recording, gpu.name)}
-    tasks = []
-    for each in fixed_part():
-        kernel, recorded = each.kernel_on(gpu), by_key.get(each.problem.key)
-        if kernel is None or recorded is None or recorded.kernel_hashes.get(kernel.name) != kernel.hash:
+        if (kernel := each.kernel_on(gpu)) is None:
             continue
-        if recorded.key(kernel.name, each.config) in recorded.outcomes:
-            tasks.append((each, Task(kernel.name, kernel.hash, dict(each.config), each.problem)))
-    return _planned(tasks)
-
-
-def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProblem]:
-    """Group tasks by problem, so that all configs of one problem are measured in the same visit."""
-    by_problem: dict[Problem, list[tuple[str, Task]]] = {}
-    for each, task in tasks:
-        by_problem.setdefault(each.problem, []).append((each.bound, task))
+        if recording is None:
+            runs = _fits(each.problem, gpu)
+        elif there := recorded.get(each.problem.key):
+            same = there.kernel_hashes.get(kernel.name) == kernel.hash
+            runs = same and there.key(kernel.name, each.config) in there.outcomes
+        else:
+            runs = False
+        if runs:
+            source = None if recording else kernel
+            task = Task(kernel.name, kernel.hash, dict(each.config), each.problem, source)
+            members.setdefault(each.problem, []).append((each.bound, task))
     return [
         PlannedProblem(
-            f"fixed part: {', '.join(bound for bound, _ in members)}",
+            f"fixed part: {', '.join(bound for bound, _ in tasks)}",
             problem,
-            tuple(task for _, task in members),
+            tuple(task for _, task in tasks),
             energy=EnergyRule.ALL,
             share=_FIXED_SHARE,
         )
-        for problem, members in by_problem.items()
+        for problem, tasks in members.items()
     ]
 
 

@@ -39,10 +39,6 @@ class TraceSummary:
     throttled: dict[str, float]
     """Fraction of the samples with each clock event reason, such as `SwPowerCap`."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON. The names of values contain their units."""
-        return dict(vars(self))
-
 
 def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
     """Return the summary of a trace. Raises `UsageError` if the trace has no samples."""

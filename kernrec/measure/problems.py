@@ -7,7 +7,7 @@ from pathlib import Path
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import kernels_for
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
+from kernrec.measure.campaign.plan import PlannedProblem, plan_library, plan_recordings
 from kernrec.measure.device.replay import Recording, load_requested
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.op import Problem, all_ops, find_op
@@ -105,7 +105,7 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
     entry, effort = find_gpu(gpu), request.effort
     problems = [(each.name, each.problem) for each in layers_on(request.wanted, entry, request.database)]
     context = context_of(request, with_rows=request.kernel is not None)
-    return plan_library(problems, entry, context, PlanOptions(most, effort.drawn, request.seed), request.kernel)
+    return plan_library(problems, entry, context, most, drawn=effort.drawn, seed=request.seed, kernel=request.kernel)
 
 
 def context_of(request: CollectRequest, with_rows: bool) -> Context:

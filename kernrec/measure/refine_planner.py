@@ -107,12 +107,12 @@ class RefinePlanner(Chooser):
             self.refinement.take(visit.problem, measured)
 
     def done(self, visit: PlannedVisit, seconds: float) -> None:
-        self._account(self._pending.pop(visit.planned.problem.key), seconds)
-
-    def _account(self, visit: Visit, seconds: float) -> None:
-        for contender in visit.contenders if self._fruitless(visit) else ():
-            self.knowledge.posterior.exclude(visit.problem, contender)
-        measured = sum((visit.problem, contender) in self._seen for contender in visit.contenders)
+        decided = self._pending.pop(visit.planned.problem.key)
+        problem, contenders = decided.problem, decided.contenders
+        if {row.contender for row in self.knowledge.posterior.measured(problem)}.isdisjoint(contenders):
+            for contender in contenders:
+                self.knowledge.posterior.exclude(problem, contender)
+        measured = sum((problem, contender) in self._seen for contender in contenders)
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
@@ -120,11 +120,7 @@ class RefinePlanner(Chooser):
             # much.
             factor = math.sqrt(seconds / expected_s)
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
-        self.refinement.look(visit.problem)
-
-    def _fruitless(self, visit: Visit) -> bool:
-        measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
-        return measured.isdisjoint(visit.contenders)
+        self.refinement.look(problem)
 
     def outcome(self) -> Refined:
         posterior = self.knowledge.posterior

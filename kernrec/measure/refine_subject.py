@@ -231,7 +231,7 @@ class Knowledge:
         if request.database.exists():
             stack = Stack([request.database])
             for problem in range(len(subject.wanted)):
-                self._take_rows(problem, self._evidence(problem, stack))
+                self._take_rows(problem, stack)
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
@@ -239,23 +239,18 @@ class Knowledge:
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
-    def _take_rows(self, problem: int, evidence: Evidence) -> None:
-        contenders = self.subject.contenders[problem]
-        rows = [row for row in evidence.measured if applies(row, self._gpu, self._point)]
+    def _take_rows(self, problem: int, stack: Stack) -> None:
+        """Learn from the stored rows of a problem, except rows of other versions of a kernel."""
+        contenders, hashes = self.subject.contenders[problem], self.subject.hashes[problem]
+        evidence = evidence_of(stack, self._gpu, self.subject.wanted[problem].problem, list(hashes))
+        rows = [row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)]
+        rows = [row for row in rows if applies(row, self._gpu, self._point)]
         for row in measured_of(contenders, rows, self._objective):
             self.posterior.add(problem, row)
         for failed in evidence.failed:
-            if (place := contenders.place(key_of(failed.kernel, failed.config))) is not None:
+            place = contenders.place(key_of(failed.kernel, failed.config))
+            if place is not None and failed.kernel_hash == hashes.get(failed.kernel):
                 self.posterior.exclude(problem, place)
-
-    def _evidence(self, problem: int, stack: Stack) -> Evidence:
-        wanted, hashes = self.subject.wanted[problem].problem, self.subject.hashes[problem]
-        evidence = evidence_of(stack, self._gpu, wanted, list(hashes))
-        # Ignore measurements of other versions of a kernel.
-        return Evidence(
-            tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),
-            tuple(row for row in evidence.failed if row.kernel_hash == hashes.get(row.kernel)),
-        )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
         """Return the cost in a new measurement, or None if the measurement adds no cost.

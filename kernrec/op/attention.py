@@ -38,7 +38,7 @@ def _derive(d: Names) -> dict[str, int]:
             "attention kv_dtype=1 requires queries of 16 or 32 bits; in f8e4m3, keys and values already have 8"
         )
     if d["window"] and not d["causal"] and d["queries"] > 1:
-        raise UsageError(f"attention window={d['window']} is for causal=1, or for one query")
+        raise UsageError(f"attention window={d['window']} needs causal=1, or a single query")
     if d["causal"] and d["queries"] > d["keys"]:
         raise UsageError(
             f"causal attention has queries={d['queries']} but only keys={d['keys']}; expected at least as many keys as "

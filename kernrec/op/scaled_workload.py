@@ -80,7 +80,7 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
         raise UsageError(
-            f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} cannot be scaled to {batch}"
+            f"layer {name!r}: {counted} = {sizes[counted]} at batch {before} cannot be scaled to batch {batch}"
         )
     if problem.op == "matvec" and items > MOST_VECTORS:
         return as_matmul(problem, items)

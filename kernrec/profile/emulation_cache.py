@@ -1,56 +1,92 @@
-"""Cache the emulator's errors for users' kernels on disk, so that a config that fails is not emulated again.
+"""Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
-Profiles are stored in the database instead. The cache key of a launch contains everything that affects the error: the
-kernel with its tensor files, the problem, the code, the launch, the instruction budget of a block, and the emulator's
-sources.
+The cache key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem,
+the code, the launch, the instruction budget of a block, and the emulator's sources. If instructions are counted in
+machine code, the key also contains the architecture. If they are counted in PTX, it does not, so profiles for another
+GPU need no further emulation. Errors are cached, too.
 """
 
+import json
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from kernrec import paths
-from kernrec.compile.compiled import CompileCache
+from kernrec.compile.compiled import CompileCache, Compiled
+from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
+from kernrec.profile.launch_profile import LaunchProfile, Profile, entry_name
 from kernrec.util.files import files_hash, write_whole
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
-"""Modules of this package that affect the counts and errors."""
+"""Modules of this package that affect the counts."""
 _MACHINE_CODE = ("block_mix", "disassemble")
 """Modules of `kernrec.compile` that affect the counts."""
 
+Emulated = list[LaunchProfile] | str
+"""Result of emulating a config: the profiles of its launches, or the emulator's error message."""
 
-class ErrorCache:
-    """Cached errors of one kernel on one problem, keyed by code and arguments."""
+
+class EmulationCache:
+    """Cached emulation results of one kernel on one problem, keyed by code and arguments."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
-    def get(self, launch: Sequence[str]) -> str | None:
-        """Return the cached error of a config's launches, or None if there is none.
+    def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
+        """Return the cached result of a config's launches, or None if it is not cached.
 
         Args:
             launch: Cache key of the launches, which includes the hash of the PTX.
+            compiled: The PTX, assembled for the architecture of the profiles.
         """
         try:
-            return self._path(launch).read_text(encoding="utf-8") or None
-        except (OSError, ValueError):
+            document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
+            if "refused" in document:
+                return str(document["refused"])
+            return [_restored(fields, compiled) for fields in document["launches"]]
+        except (OSError, ValueError, KeyError, TypeError, zlib.error, KernrecError):
             return None
 
-    def put(self, launch: Sequence[str], error: str) -> None:
-        """Cache the error of a config's launches under the key `launch`. If the folder is not writable, do nothing."""
+    def put(self, launch: Sequence[str], result: Emulated) -> None:
+        """Cache the result of a config's launches under the key `launch`. If the folder is not writable, do nothing."""
+        document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, error.encode())
+            write_whole(path, zlib.compress(json.dumps(document).encode(), level=3))
 
     def _path(self, launch: Sequence[str]) -> Path:
         key = CompileCache.key("emulated", emulator_hash(), *self._subject, *launch)
-        return self._folder / key[:2] / f"{key}.txt"
+        return self._folder / key[:2] / f"{key}.z"
+
+
+def _plain(profile: LaunchProfile) -> dict[str, object]:
+    counts = profile.profile
+    return {
+        "launch": profile.launch,
+        "entry": profile.entry,
+        "metrics": counts.metrics,
+        "terms": counts.terms,
+        "counts": counts.coefficients.tolist(),
+    }
+
+
+def _restored(fields: dict[str, Any], compiled: Compiled) -> LaunchProfile:
+    metrics, terms = tuple(map(str, fields["metrics"])), tuple(map(str, fields["terms"]))
+    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    launch, entry = int(fields["launch"]), str(fields["entry"])
+    resources = compiled.resources[entry_name(compiled.resources, entry)]
+    profile = Profile(metrics, terms, counts)
+    return LaunchProfile(launch, entry, resources, profile, compiled.ptx_hash, compiled.compiler)
 
 
 @once

@@ -25,7 +25,7 @@ from kernrec.op import Problem
 from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
-COUNTS_VERSION = 3
+COUNTS_VERSION = 2
 """Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
 `analyze` profiles stored configs again."""
 VERSION = "version"

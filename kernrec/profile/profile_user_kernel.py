@@ -2,7 +2,8 @@
 
 Equivalent configs are processed only once: configs that differ only in unused macros have the same code, and configs
 with the same code, launch and arguments are emulated once. Each profile is yielded as soon as it is known, so an
-interrupted run can be continued. Results of the compiler, and errors of the compiler and the emulator, are cached.
+interrupted run can be continued. Results and errors of the compiler and the emulator are cached. If instructions are
+counted in PTX instead of machine code, another architecture with the same PTX needs no further emulation.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
+from kernrec.compile.disassemble import code_source
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.compile.together import launched_only
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.profile.emulation_cache import ErrorCache
+from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile, ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
@@ -34,9 +36,6 @@ Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 """Result of profiling: (equivalent configs, database rows of their profiles), or the failure of a config that cannot be
 profiled.
 """
-
-
-_Emulated = list[LaunchProfile] | str  # Profiles of a config's launches, or the emulator's error message.
 
 
 def profile_configs(
@@ -82,11 +81,12 @@ class _EmulationTasks:
         self._kernel = kernel
         self._target = target
         self._processors = processors
-        self._errors = ErrorCache(kernel, target.problem, target.budget)
+        self._code_source = code_source(target.sm)
+        self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         # Configs of each running task, keyed by code and launches.
         self._configs: dict[tuple[str, ...], list[Config]] = {}
-        self._done: dict[tuple[str, ...], _Emulated] = {}
+        self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -101,9 +101,11 @@ class _EmulationTasks:
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
-        key = (compiled.ptx_hash, *map(repr, launches))
-        if key not in self._done and key not in self._configs and (cached := self._errors.get(key)) is not None:
-            self._done[key] = cached
+        key = (compiled.ptx_hash, self._code_source, *map(repr, launches))
+        if key not in self._done and key not in self._configs:
+            cached = self._cache.get(key, compiled)
+            if cached is not None:
+                self._done[key] = cached
         if key in self._done:
             yield from self._outcomes([config], self._done[key])
         elif key in self._configs:
@@ -121,12 +123,13 @@ class _EmulationTasks:
         """Wait until at least one task has finished, and yield the results of all finished tasks."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
-            result: _Emulated
+            result: Emulated
             try:
                 result = future.result()
+                self._cache.put(key, result)
             except KernrecError as error:
                 result = str(error)
-                self._errors.put(key, result)
+                self._cache.put(key, result)
             except MemoryError:
                 result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
             except BrokenProcessPool:
@@ -136,7 +139,7 @@ class _EmulationTasks:
             self._done[key] = result
             yield from self._outcomes(self._configs.pop(key), result)
 
-    def _outcomes(self, configs: list[Config], result: _Emulated) -> Iterator[Outcome]:
+    def _outcomes(self, configs: list[Config], result: Emulated) -> Iterator[Outcome]:
         if isinstance(result, str):
             yield from (ProfileFailure(config, result) for config in configs)
             return

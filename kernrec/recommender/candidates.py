@@ -91,7 +91,7 @@ class KernelCandidates:
     @cached_property
     def limited(self) -> LimitedCosts:
         """Costs that the analytical model predicts for the kernel's C candidates, without corrections, (points, C)."""
-        first, costs = self.prediction.column, self._set.ranked.costed.limited.at(self._set.point_range)
+        first, costs = self.prediction.column, self._set.ranked.limited.at(self._set.point_range)
         return costs.part(slice(first, first + len(self.rows)))
 
     @cached_property

@@ -55,7 +55,9 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
     if problem.too_large:
         return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
-        return UsageError(f"{kernel.name}: {text!r} excludes every config on {gpu.name} for {problem.key}")
+        return UsageError(
+            f"{kernel.name}: the constraint {text!r} excludes every config on {gpu.name} for {problem.key}"
+        )
     return UsageError(f"{kernel.name}: its constraints together exclude every config on {gpu.name} for {problem.key}")
 
 

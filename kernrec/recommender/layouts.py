@@ -180,11 +180,12 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
     """Yield a note if another layout is much faster than the layout of an answer. Only kernels that the answer's layout
     lacks are considered, at the first operating point of the query."""
     problem, gpu = answer.problem, answer.gpu
-    if not answer.recommendations:
+    others = layouts_that_matter(problem, gpu)
+    if not answer.recommendations or not others:
         return
     most, fastest = 1.0 + MATTERS, ""
     point = op_points(gpu, query)[0]
-    for other in _problems(problem, layouts_that_matter(problem, gpu)):
+    for other in _problems(problem, others):
         if (candidates := _of_own_kernels(context, problem, other, gpu, point)) is None:
             continue
         factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())

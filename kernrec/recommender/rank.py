@@ -11,13 +11,14 @@ other point.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import OF_REGIMES, Costs, Rescaling, carried_over, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
@@ -141,6 +142,12 @@ class RankedSpace:
         for number, kernel in enumerate(self.kernels):
             if kernel.model is not None:
                 kernel.row_kinds = self.ranking.row_kinds(number)
+
+    @cached_property
+    def limited(self) -> LimitedCosts:
+        """Latency, power and energy according to the analytical model, (points, C); infinite where a candidate is not
+        estimated at an operating point."""
+        return LimitedCosts(self.ranking.limited, self.costed.in_engine.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
         """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead left

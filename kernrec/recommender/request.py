@@ -86,7 +86,9 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
     special = dict.fromkeys(name.lower() for name in typed if name.lower() in (KERNREC, MIXED))
     others = [name for name in typed if name.lower() not in special]
     if len(special) > 1 or (KERNREC in special and others):
-        raise UsageError(f"backend {','.join(typed)!r:.60}: {next(iter(special))} cannot be combined with others")
+        raise UsageError(
+            f"backend {','.join(typed)!r:.60}: {next(iter(special))} cannot be combined with other backends"
+        )
     return known_backends(others), next(iter(special), "")
 
 

@@ -53,11 +53,8 @@ def recommendation_summary(recommendation: Any) -> str:
 
 def _words(recommendation: Any) -> str:
     cost = f"{human(recommendation.latency_s.value, 's')}, {human(recommendation.energy_j.value, 'J')}"
-    limit = (
-        ""
-        if recommendation.power_limit_w >= recommendation.gpu.tdp_w
-        else f" at {human(recommendation.power_limit_w, 'W')}"
-    )
+    limited = recommendation.power_limit_w < recommendation.gpu.tdp_w
+    limit = f" at {human(recommendation.power_limit_w, 'W')}" if limited else ""
     return f"{recommendation.kernel.name} {short_config(recommendation.config)}, {cost}{limit}, {recommendation.source}"
 
 

@@ -185,7 +185,7 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
     if not well_formed:
         raise UsageError(f"the signature of {title} is not an Ed25519 signature")
     if not fits(key, value, content):
-        raise UsageError(f"the signature of {title} does not fit its manifest")
+        raise UsageError(f"the signature of {title} does not match its manifest")
     return str(key)
 
 

@@ -58,6 +58,13 @@ class Stack:
     def empty(self) -> bool:
         return not self._paths
 
+    def databases(self) -> "Iterator[tuple[str, Database]]":
+        """Yield the title (`own`, `pulled` or the path) and an open connection of each database. The connection is
+        closed when the next one is requested."""
+        for path in self._paths:
+            with _open(path) as database:
+                yield self._titles[path], database
+
     def _refresh(self) -> None:
         if (version := self.version()) != self._read:
             self._logs.clear()

@@ -22,7 +22,7 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 @pytest.mark.every(3)
 @pytest.mark.slow
 def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile there
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile in this database
     wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}
@@ -76,9 +76,11 @@ def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
 
 def test_explain_assumes_sizes_that_the_file_does_not_contain(tmp_path, capsys):
     (path := tmp_path / "scale.cu").write_text(
-        "__global__ void scale(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i]++; }"
+        "__global__ void scale(float *x, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i * 5]++; }"
     )
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb")]) == 0
-    assert "n=1048576: no value in the file" in capsys.readouterr().err
+    printed = " ".join(capsys.readouterr().err.split())
+    assert 'assumed x=f32[8388608], --grid "ceil(n/block_x)", n=1048576: no value in the file' in printed
     assert app.run(["explain", str(tmp_path), "--gpu", "a100"]) == 2
     assert "is a folder; explain takes a .cu file" in capsys.readouterr().err

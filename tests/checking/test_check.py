@@ -1,17 +1,21 @@
-"""Test that a check reports whether a kernel is correct, and survives kernels that hang or crash."""
+"""Test `kernrec.check` in a separate process, its refused requests, and reference expressions."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kernrec
 from kernrec.checking.check import CheckResult
 from kernrec.checking.child_process import Limits
+from kernrec.checking.reference import evaluate
 from kernrec.errors import UsageError
 from kernrec.store.measurement import Outcome
 from tests.helpers.command import environment
+from tests.helpers.depth import few_examples
 from tests.helpers.paths import beside
 
 pytest.importorskip("cupy", reason="needs the extra cuda13")
@@ -150,3 +154,46 @@ def test_sandboxed_process_cannot_reach_files_or_network(tmp_path):
 def test_impossible_limits_are_refused(wrong):
     with pytest.raises(UsageError):
         Limits(**wrong)  # type: ignore[arg-type]
+
+
+VECTOR = np.arange(12.0)
+ARRAYS = {"x": VECTOR, "y": VECTOR[::-1].copy(), "n": np.int64(3), "alpha": np.float64(0.5)}
+
+EQUAL = {
+    "alpha * x + y": 0.5 * VECTOR + VECTOR[::-1],
+    "x.reshape(3, 4) @ y.reshape(4, 3)": VECTOR.reshape(3, 4) @ VECTOR[::-1].reshape(4, 3),
+    "np.exp(x - x.max()) / np.exp(x - max(x)).sum()": np.exp(VECTOR - 11) / np.exp(VECTOR - 11).sum(),
+    "x.reshape(3, 4).sum(axis=1, keepdims=1) ** 2": VECTOR.reshape(3, 4).sum(axis=1, keepdims=True) ** 2,
+    "where(x > n, x, -1)": np.where(VECTOR > 3, VECTOR, -1),
+    "x.reshape(3, 4).T[::2, 1:]": VECTOR.reshape(3, 4).T[::2, 1:],
+    "einsum('ij,kj->ik', x.reshape(3, 4), y.reshape(3, 4))": VECTOR.reshape(3, 4) @ VECTOR[::-1].reshape(3, 4).T,
+    "concatenate([x[1:], x[:1]])": np.concatenate([VECTOR[1:], VECTOR[:1]]),
+}
+
+HOSTILE = (
+    "__import__('os').system('true')", "x.__class__", "x.tofile('/tmp/out')", "np.load('/etc/passwd')",
+    "np.fromfile('/etc/passwd')", "open('/etc/passwd')", "(lambda: 0)()", "[i for i in x]", "x.dump('/tmp/out')",
+    "f'{x}'", "np.ctypeslib", "x if n else y", "(y := x)", "exp(x, out=y)", "z", "x +", "9 ** 9 ** 9 // (1 << 3)",
+    "99999999999999999999 * 9", "x @ y @ x.reshape(5, 5)", "(" * 3000 + "x" + ")" * 3000, "x[1000]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EQUAL)
+def test_reference_expression_matches_numpy(text):
+    np.testing.assert_allclose(evaluate(text, ARRAYS), EQUAL[text])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_unsupported_expression_is_refused(text):
+    with pytest.raises(UsageError) as refused:
+        evaluate(text, ARRAYS)
+    assert "\n" not in str(refused.value)
+
+
+@few_examples(50)
+@given(st.text(alphabet="xyn0123.()[]+-*/@,:<>= _'abcdefT", max_size=30))
+def test_any_text_is_evaluated_or_refused(text):
+    try:
+        assert isinstance(evaluate(text, ARRAYS), np.ndarray)
+    except UsageError as error:
+        assert str(error)  # noqa: PT017 - a value is as good an answer

@@ -59,7 +59,7 @@ def test_help_fits_80_columns(path, capsys, monkeypatch):
 def test_messages_name_no_removed_option():
     existing = {name for command in COMMANDS.values() for p in command.params for name in (*p.opts, *p.secondary_opts)}
     removed = {word for words in removed_words() for word in words.split() if word.startswith("--")}
-    removed -= existing | {"--csv"}  # of Nsight Compute, too
+    removed -= existing | {"--csv"}  # `--csv` is also an option of Nsight Compute
     assert {"--download", "--triton"} <= removed
     named = [
         (str(file), option)

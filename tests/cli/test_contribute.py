@@ -44,7 +44,7 @@ def test_contribute_writes_a_signed_bundle_with_the_name_of_a_shared_one(contrib
     home, out = contributed
     (file,) = bundles(home)
     bundle = read_bundle(place_at(file))
-    assert bundle.signer
+    assert bundle.manifest.owner
     assert bundle_name(bundle.manifest) == f"{GPU}/{file.name}"
     assert f"written to contributed/{GPU}/{file.name}, {file.stat().st_size:,} bytes, licence CC0-1.0" in out
     assert "Nothing has left this machine" in out
@@ -110,7 +110,7 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
+    (("--out", "bundle.tar"), "--out was removed: move the bundle, which is in the folder contributed"),
     (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "there is no database at"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip

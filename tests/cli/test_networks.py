@@ -118,21 +118,6 @@ def test_json_and_csv_have_the_same_rows_as_the_table(question, capsys):
     assert rows[1]["latency_s"] == ""
 
 
-def test_every_command_gives_the_same_backend_totals(question, capsys):
-    words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
-    assert run(["recommend", *words]) == 0
-    single = json.loads(capsys.readouterr().out)
-    total = next(total for total in single["totals"] if total["name"] == single["headline"] == "vLLM today")
-    several = ["h100,l40s" if word == "h100" else word for word in words]
-    assert run(["recommend", *several]) == 0
-    compared = json.loads(capsys.readouterr().out)["gpus"][0]
-    assert run(["recommend", *words, "--power-limit", "sweep"]) == 0
-    first = json.loads(capsys.readouterr().out)["rows"][0]
-    for other in (compared, first):
-        assert other["latency_s"] == pytest.approx(total["latency_s"])
-        assert other["energy_j"] == pytest.approx(total["energy_j"])
-
-
 def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     seventy = ("--workload", "llama-3-70b-decode")
     assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1

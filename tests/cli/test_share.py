@@ -7,6 +7,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.kernel import find_kernel
+from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurement
 
 SHAPE = "m=64,n=32,k=16"
@@ -18,7 +19,7 @@ def ask(capsys):
     """Return a function that runs a person's command, checks its exit status, and returns its output or its errors."""
 
     def ask(person: Person, *arguments: str, status: int = 0) -> str:
-        with person.at_work():
+        with person.at_work(), reading_here():
             assert run(arguments) == status
         seen = capsys.readouterr()
         return seen.out if status == 0 else seen.err

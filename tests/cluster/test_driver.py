@@ -152,7 +152,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_measures_its_configs(clus
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
     assert again.planned is lost.planned
-    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is repeated
+    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the others are repeated
 
 
 def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):

@@ -75,17 +75,6 @@ def test_single_gpu_cluster_measures_the_same_rows_as_one_machine(tmp_path, stra
     assert times(rows_of(tmp_path)) == times(rows_of(alone))
 
 
-@pytest.mark.every(4)
-@pytest.mark.parametrize("dies_at", [3, 4, 6, 7])
-def test_another_machine_measures_the_configs_of_a_dead_machine(tmp_path, dies_at):
-    for size in (256, 512, 1024):
-        make_recording(tmp_path / "recorded.duckdb", 4, energy=False, size=size)
-    refined = only(collect_on(GpuCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
-    assert refined.ended == "every config that may be the best is measured"
-    assert set(times(rows_of(tmp_path)).values()) == {1}
-    assert len(times(rows_of(tmp_path))) == refined.measured == 12
-
-
 @pytest.mark.every(3)
 def test_gpus_share_a_search_with_energy_on_one_gpu_and_a_second_run_resumes(tmp_path):
     make_recording(tmp_path / "recorded.duckdb", 40)

@@ -76,7 +76,7 @@ def test_processes_compile_several_batches_and_end_when_closed(nvrtc, cache, sax
     assert workers() == started
     left = compiling.compile(third, cache=cache)
     next(left)
-    left.close()  # while the other worker still compiles
+    left.close()  # close the pool while the other worker still compiles
     assert len(workers()) < len(started)
     results = dict(compiling.compile(third, cache=cache))
     assert all(results[job] == compile_source(job.source, job.sm, job.defines, cache=cache) for job in third)

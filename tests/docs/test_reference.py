@@ -20,7 +20,6 @@ import yaml
 
 import kernrec
 from kernrec.cli.app import app, run
-from kernrec.compile.disassemble import MACHINE_CLASSES
 from kernrec.kernel import all_kernels, kernels_for
 from kernrec.kernel.expression import FUNCTIONS
 from kernrec.kernel.spec import Launch
@@ -123,6 +122,7 @@ def test_every_command_has_an_example():
 
 @pytest.mark.every(2)
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
 )
@@ -139,7 +139,7 @@ def test_site_builds_without_warnings_and_network(tmp_path):
         assert not loaded, f"{page.name} loads {loaded}"
 
 
-CLASSES = (*issue_cost.CLASSES, *MACHINE_CLASSES)
+CLASSES = (*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 VALUES = "\n".join(
     f"`{name}`: {meaning}"
@@ -219,7 +219,7 @@ def _outcomes() -> Iterable[str]:
 
 
 @pytest.mark.parametrize("values", [
-    RESOURCES, (*issue_cost.CLASSES, *MACHINE_CLASSES), list(Objective), METHODS,
+    RESOURCES, (*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES), list(Objective), METHODS,
     _PARTS.values(), _outcomes(),
 ], ids=["bottlenecks", "classes", "objectives", "methods", "energy", "outcomes"])  # fmt: skip
 def test_every_value_of_the_output_is_explained(values):

@@ -1,6 +1,7 @@
 """Test that the engine's query functions give the values of release 0.1.0 and reject invalid arguments.
 
-The expected backend predictions come from the engine, with the models of 28 November 2026.
+The expected backend predictions come from the engine, with the models of 29 November 2026. The power limits of the H200
+have its voltage curve of that day.
 """
 
 import json
@@ -60,7 +61,7 @@ def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
     made, space = launch(**changed)  # type: ignore[misc]
     figures = np.ones(2, bool), np.ones(2), np.ones((4, 2)), np.ones((2, 2), np.int64)
     kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)
-    each = [query.Problem(space, {}, {"x": 4.0}, False, 1.0, 1.0) for _ in range(problems)]
+    each = [({}, {"x": 4.0}, False, 1.0, 1.0)] * problems
     return query.Costs([(kernel, each, rows, None, None, None)], None, 0, 0)
 
 

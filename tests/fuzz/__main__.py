@@ -36,7 +36,7 @@ from tests.fuzz.settings_formats import more_formats
 from tests.helpers.paths import TOOLS
 from tests.helpers.reading import reading_here
 
-sys.path.append(str(TOOLS))  # for `benchmarks`; pytest adds it itself
+sys.path.append(str(TOOLS))  # makes `benchmarks` importable; pytest adds this folder itself
 
 SECONDS = 10
 BYTES = 512 << 20
@@ -102,7 +102,7 @@ class Reader:
         self.cases += 1
         try:
             self._answers.send(None)
-            if not self._answers.poll(30 * SECONDS):  # wall time, on a shared machine
+            if not self._answers.poll(30 * SECONDS):  # this is wall time on a shared machine, so allow much more
                 return f"more than {SECONDS} s, and does not stop"
             answer: str | None = self._answers.recv()
         except (EOFError, OSError):
@@ -118,7 +118,7 @@ class Reader:
 
 def _serve(fmt: Format, work: Path, answers: Connection) -> None:
     """Read a case on each message from the parent; runs in the forked process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB prints its crashes there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hide the crash reports that DuckDB prints to standard error
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case, temporary, start = work / "case", work / "temporary", work / "start"
     tempfile.tempdir = str(temporary)
@@ -189,7 +189,7 @@ def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> 
     reader = Reader(fmt, work)
     for number in range(-len(fmt.samples), cases):
         content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
-        _emptied(work / "case", but=fmt.file)  # rewriting the file is faster
+        _emptied(work / "case", but=fmt.file)  # keep the file, because rewriting it is faster
         (work / "case" / fmt.file).write_bytes(content)
         wrong = reader.read()
         if wrong is not None or reader.cases == _A_FORK:

@@ -240,7 +240,7 @@ def _stored(work: Path) -> Iterator[Format]:
 
     def ingested(path: Path) -> None:
         own = Path(str(path).removesuffix(".journal.sqlite"))
-        with suppress(OSError):  # commands print it in one line
+        with suppress(OSError):  # commands print this error in one line
             waiting_measurements(own)
         with Journal(journal_path(own)) as journal:
             journal.records()

@@ -78,7 +78,7 @@ class Driver:
         os.environ[SOCKET_VARIABLE] = path
         try:
             self.call("cuInit", 0)
-            self.call("cuMemFree_v2", ctypes.c_uint64(self.allocate(1)))  # connects
+            self.call("cuMemFree_v2", ctypes.c_uint64(self.allocate(1)))  # the first call connects to the emulator
         finally:
             del os.environ[SOCKET_VARIABLE]
 
@@ -125,7 +125,7 @@ class Memory:
         self.ptr, self._driver = driver().allocate(size), driver()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # Then no thread serves calls.
+        if not sys.is_finalizing():  # At interpreter exit, no thread serves calls.
             self._driver.call("cuMemFree_v2", ctypes.c_uint64(self.ptr))
 
 
@@ -219,7 +219,7 @@ def _modules() -> dict[str, ModuleType]:
     }  # fmt: skip
     import cupy
 
-    cupy.cuda.nvrtc.getVersion()  # loads NVRTC, which still compiles
+    cupy.cuda.nvrtc.getVersion()  # load the real NVRTC, which compiles the kernels
 
     runtime = SimpleNamespace(
         CUDARuntimeError=DriverError, getDeviceCount=lambda: 1, getDeviceProperties=lambda number: properties,

@@ -35,7 +35,7 @@ def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy:
         if energy:
             row |= {"power_w": power_w, "energy_j": power_w * float(np.median(samples))}
         rows.append(row)
-    with Database.open(path, read_only=False, create=True) as database:  # may already have other GPUs
+    with Database.open(path, read_only=False, create=True) as database:  # the file may already contain other GPUs
         database.add_measurements(map(Measurement.from_columns, rows))
     return path
 
@@ -60,7 +60,7 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
     """Store `configs` matmul configs per shape on an RTX 4090: `factor` times the predicted latency, with 2 % noise."""
     draw = np.random.default_rng(0)
     query = Query(Objective.LATENCY, top=configs)
-    recommender = Recommender([], triton=False)  # Triton is estimated differently
+    recommender = Recommender([], triton=False)  # omit Triton kernels, which are estimated differently
     rows = []
     for number in range(problems):
         shape = {"m": 256 * (number + 1), "n": 512, "k": 256}

@@ -3,7 +3,7 @@
 import json
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -97,13 +97,6 @@ def outcomes(database: Path) -> dict[int, tuple[str, str]]:
         rows = opened.rows("measurement")
     by_number = {int(str(configs[r["config_id"]]).split('"i":')[1].rstrip("}")): r for r in rows}
     return {i: (str(row["outcome"]), str(row["error"] or "")) for i, row in by_number.items()}
-
-
-def gone(pids: Iterable[int]) -> bool:
-    """Return whether all these processes have ended; zombies count as ended."""
-    return not any(
-        Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids
-    )
 
 
 class WorkerHere(WorkerClient):

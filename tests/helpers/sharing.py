@@ -160,4 +160,4 @@ def import_bundle(database: Database, bundle: Bundle) -> int:
     """Add the rows of a bundle to an open database, like `import_to`; return the number of new rows."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, bundle.signer, PRIVATE)
+        return add_checked(database, checked, bundle.manifest.owner, PRIVATE)

@@ -7,10 +7,12 @@ from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.interop import spec_draft
 from kernrec.interop.assumed_words import assumed_words, with_words
+from kernrec.interop.draft import compiled_name
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import bind_launches
 from kernrec.kernel.binding import PackedArguments
+from kernrec.kernel.cuda_signature import signatures
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 
@@ -116,3 +118,16 @@ def test_undefined_name_in_a_directive_is_a_macro_to_tune(tmp_path):
         "__global__ void fill(float *x) {\n#pragma unroll factor\nfor (int i = 0; i < 8; i++) x[i] = factor; }"
     )
     assert "--tune factor=VALUES" in draft_spec(path, LaunchWords(grid="1", block="1")).missing
+
+
+def test_overloaded_kernels_and_several_instances_are_distinguished(tmp_path):
+    (path := tmp_path / "add.cu").write_text(
+        "__global__ void add(float *x, int n) { x[threadIdx.x] = n; }\n"
+        "__global__ void add(double *x, double *y, int n) { x[threadIdx.x] = y[n]; }\n"
+    )
+    draft = draft_spec(path, LaunchWords("add", grid="1", block="4", arguments=["n=4"]))
+    assert 'entry = "_Z3addPfi"' in draft.text
+    assert draft.kernel().launches[0].entry == "_Z3addPfi"
+    (kernel,) = signatures("template <typename T, int N> __global__ void set(T *x) {}")
+    instances = {"_Z3setIfLi4EEvPT_": 1, "_Z3setIiLi4EEvPT_": 1, "_Z3setIiLi8EEvPT_": 1}
+    assert compiled_name(kernel, "set<int, 4>", instances) == "_Z3setIiLi4EEvPT_"

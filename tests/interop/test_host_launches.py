@@ -115,18 +115,33 @@ template void launch<double, 64>(double *);"""
     assert (launch.kernel, launch.grid) == ("f<double, 32>", "4")
 
 
+def test_template_arguments_are_followed_through_callers_and_defaults():
+    text = """template <typename T, int B, int P> __global__ void f(T *x, int n) {}
+template <typename T, int B = 32> void launch(T *x, int n) { f<T, B, B / 4><<<n / B, B>>>(x, n); }
+template <typename V> void run(V *x) { launch<V>(x, 4096); }
+int main() { run<double>(nullptr); }"""
+    (launch,) = host_launches(text, "f", [("x", "f64"), ("n", None)])
+    assert (launch.kernel, launch.grid, launch.block) == ("f<double, 32, 8>", "n/block_x", (32,))
+    assert "n=4096" in launch.arguments
+
+
 def test_kernels_in_other_files_are_named(tmp_path):
     for name, text in (
         ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),
         ("f.cu", "__global__ void f(int *x) { *x = 1; }"),
         ("part.cu", "__global__ void part(real *x) { *x = 1; }"),
-        ("all.cu", 'typedef float real;\n#include "part.cu"\n'),
+        ("all.cu", 'typedef float real;\n#include "part.cu"\nint main() { part<<<4, 32>>>(0); }'),
+        ("bad.cu", "__global__ void bad(number *x) { *x = 1; }"),
+        ("more.cu", '#include "bad.cu"\n'),
     ):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=r"f\.cu defines f: kernrec analyze \S*f\.cu"):
         draft_spec(tmp_path / "main.cu", LaunchWords())
-    with pytest.raises(UsageError, match=r"all\.cu includes this file: kernrec analyze \S*all\.cu"):
-        draft_spec(tmp_path / "part.cu", LaunchWords())
+    draft = draft_spec(tmp_path / "part.cu", LaunchWords())
+    assert (draft.source.name, draft.entry, draft.assumed[0]) == ("all.cu", "part", "part.cu is a part of all.cu")
+    assert 'grid = ["4"]' in draft.text
+    with pytest.raises(UsageError, match=r"more\.cu includes this file: kernrec analyze \S*more\.cu"):
+        draft_spec(tmp_path / "bad.cu", LaunchWords())
 
 
 def test_template_instance_on_two_lines_gets_a_one_line_name():

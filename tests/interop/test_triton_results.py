@@ -1,4 +1,4 @@
-"""Test that Triton's autotune cache is read as Triton writes it, and that any other content is refused."""
+"""Test tuned configs of Triton, PyTorch and serving engines: reading and writing."""
 
 import json
 from collections.abc import Sequence
@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop.import_results import import_results
+from kernrec.interop.moe_configs import TILES, ExpertLayer, read_moe_configs, write_moe_configs
 from kernrec.interop.read_results import read_results
 from kernrec.interop.triton_results import TEMPLATE, TUNABLES, entry, product_key, read_table
 from kernrec.op import find_op
@@ -156,3 +159,71 @@ def test_installed_pytorch_reads_the_entries():
         assert template == TEMPLATE
         assert {name: chosen[name] for name in TUNABLES} == CONFIG
         assert (chosen["EVEN_K"], chosen["ALLOW_TF32"]) == (True, dtype == "tf32")
+
+
+EXPERT = {
+    "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3
+}  # fmt: skip
+
+
+def as_vllm_reads(text: str) -> dict[int, Any]:
+    """Parse a file as vLLM's `get_moe_configs` does; SGLang's version does not remove `triton_version`."""
+    document = json.loads(text)
+    document.pop("triton_version", None)
+    return {int(tokens): config for tokens, config in document.items()}
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 1 << 20),
+        st.fixed_dictionaries({name: st.sampled_from([1, 2, 16, 64, 256]) for name in TILES}),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([None, "3.4.0"]),
+)
+def test_written_file_is_read_by_vllm_sglang_and_kernrec(configs, version):
+    text = write_moe_configs(configs, version)
+    assert read_moe_configs(text, "file") == (configs, version)
+    assert as_vllm_reads(text) == configs
+
+
+def test_clusters_tma_and_swapped_operands_are_read():
+    stated = {name: value for name, value in EXPERT.items() if name != "GROUP_SIZE_M"}
+    text = json.dumps(
+        {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": EXPERT | {"num_ctas": 1}}
+    )
+    configs, _ = read_moe_configs(text, "file")
+    assert configs == {8: EXPERT | {"num_ctas": 2, "USE_TMA": 1}, 16: EXPERT}
+
+
+def test_expert_file_of_another_format_is_refused_in_one_line(refuses):
+    refuses(lambda document: read_moe_configs(json.dumps(document), "file.json"), [
+        [], {}, {"version": 2, "8": EXPERT}, {"triton_version": "3.4.0"}, {"triton_version": 4, "8": EXPERT},
+        {"8": EXPERT | {"USE_TMEM": 1}}, {"8": EXPERT | {"num_ctas": 0}}, {"8": EXPERT | {"SPLIT_K": 0}},
+        {"8": EXPERT | {"num_warps": "4"}}, {"8": {"BLOCK_SIZE_M": 16}}, {"8": 3},
+    ])  # fmt: skip
+
+
+def test_file_names_match_what_the_tools_look_for():
+    layer = ExpertLayer.parse("e=8,n=7168,m=16,device=NVIDIA H100 80GB HBM3,dtype=fp8_w8a8,block=128x128")
+    name = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8"
+    assert layer.file_name("vllm") == f"{name},block_shape=[128,128].json"
+    assert layer.file_name("sglang") == f"{name},block_shape=[128, 128].json"
+    h200 = ExpertLayer.parse("e=8,n=7168,m=1,device=NVIDIA H200 NVL")
+    assert h200.file_name("vllm") == "E=8,N=7168,device_name=NVIDIA_H200.json"
+    assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
+
+
+def test_token_count_may_be_computed_from_the_integers_of_a_call(refuses):
+    layer = ExpertLayer.parse("e=8,n=7168,m=COUNT // 2,device=L4")
+    assert layer.tokens_of({"count": 32, "n": 5}) == 16
+    refuses(lambda: layer.tokens_of({"counts": 32}))
+    refuses(lambda: layer.tokens_of({"count": 1}))
+
+
+def test_incomplete_expert_layer_is_refused(refuses):
+    refuses(lambda text: ExpertLayer.parse(text), [
+        "", "e=8,n=7168,m=1", "e=8,n=7168,m=0,device=L4", "experts=8", "e=8,n=1,m=1,device=../../L4",
+        "e=8,n=1,m=1,device=L4,block=128",
+    ])  # fmt: skip

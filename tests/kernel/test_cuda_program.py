@@ -141,6 +141,20 @@ def test_declaration_without_a_body_is_not_a_kernel():
     assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
 
 
+@needs("tree_sitter_cuda")
+def test_device_code_keeps_specializations_and_types_of_the_instance():
+    text = """template <typename T> struct Shared { __device__ T *get(); };
+template <> struct Shared<float> { __device__ float *get(); };
+struct Reader { __device__ float operator()(int i); };
+struct Unused { __device__ void f(); };
+template <typename R> __global__ void f(float *x) { x[0] = Shared<float>().get()[0] + R()(0); }
+int main() { f<Reader><<<1, 1>>>(nullptr); }"""
+    code = device_code(text, "f<Reader>").text
+    assert "struct Shared<float>" in code
+    assert "struct Reader" in code
+    assert "Unused" not in code
+
+
 def test_signature_follows_preprocessor_lines():
     source = "__global__\n#if most > 0\n__launch_bounds__(size * 2, most)\n#endif\nvoid f(float *x) { }"
     assert [each.name for each in signatures(source)] == ["f"]

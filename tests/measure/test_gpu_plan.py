@@ -1,4 +1,4 @@
-"""Test the measurement plan of a GPU: some configs of every kernel, then likely optima and informative ones."""
+"""Test the plan of a GPU measurement."""
 
 from collections import Counter
 from pathlib import Path

@@ -229,7 +229,7 @@ def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench)
 @pytest.mark.deep
 def test_killed_analysis_loses_nothing_and_resumes(bench):
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
-    bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles
+    bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # compute profiles
     start = [sys.executable, "-m", "tests.helpers.machine", *bench.command]
     environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -93,7 +93,7 @@ def test_flat_inputs_are_reshaped_and_wrong_sizes_refused(refuses):
 def test_bf16_rounds_to_nearest_even(values):
     exact = np.array(values, dtype=np.float32)
     bits = exact.view(np.uint32) & np.uint32(0xFFFF0000)
-    with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs
+    with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs cause warnings
         rounded = decode_elements(encode_elements(exact, "bf16"), "bf16")
         below, above = (b.view(np.float32).astype(np.float64) for b in (bits, bits + np.uint32(0x10000)))
     for value, low, high, got in zip(exact.astype(np.float64), below, above, rounded, strict=True):

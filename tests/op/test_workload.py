@@ -1,12 +1,16 @@
-"""Test that workload sets are well formed and their totals match published figures."""
+"""Test workloads: shipped networks, scaled batches, and refused files."""
 
 import tomllib
 from collections import Counter
 from math import prod
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernrec.op.workload import load_workload, workload, workloads
+from kernrec.op import find_op
+from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
+from kernrec.op.workload import Layer, Workload, load_workload, workload, workloads
 from tests.helpers.paths import ROOT, beside
 
 # Published parameter counts, less the parameters that are not weights of convolution or linear layers. Sources:
@@ -15,10 +19,10 @@ from tests.helpers.paths import ROOT, beside
 WEIGHTS = {
     "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalization of 26,560 channels, classifier bias
     "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalization of 17,056 channels, classifier bias
-    "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # biases
+    "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # subtracted: biases
     "bert-base": 12 * 12 * 768**2 + 768**2,
-    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalization
-    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalization
+    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # subtracted: position embedding, biases, normalization
+    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # subtracted: token embedding, normalization
     "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
     **dict.fromkeys(("llama-3-70b-prefill", "llama-3-70b-decode"), 70_553_706_496 - 128_256 * 8_192 - 161 * 8_192),
     **dict.fromkeys(
@@ -26,7 +30,7 @@ WEIGHTS = {
     ),
     # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
     "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
-    "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
+    "stable-diffusion-unet": 859_520_964 - 443_844,  # subtracted: biases and normalization
     # Totals of two batches: published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); 1/8 of
     # 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
     "mixtures-of-experts": 2
@@ -120,3 +124,33 @@ def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
 
 def test_missing_file_is_refused_by_name(tmp_path, refuses):
     refuses(lambda: load_workload(tmp_path / "absent.toml"))
+
+
+SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwen3-30b-a3b-prefill", "vit-l-16")
+
+
+@given(st.sampled_from(workloads()), st.integers(1, 24))
+def test_batch_flops_equal_the_sum_of_its_items(name, batch):
+    single = workload(name)
+    assert with_batch(single, batch).flops == batch * single.flops
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_tensor_parallel_matmuls_add_up_to_the_network(name, gpus):
+    whole, part = workload(name), as_tensor_parallel(workload(name), gpus)
+    for before, after in zip(whole.layers, part.layers, strict=True):
+        divided = before.split or before.problem.op == "moe"
+        assert after.problem.flops * (gpus if divided else 1) == before.problem.flops
+    linear = [layer for layer in whole.layers if layer.problem.op in ("matmul", "matvec", "moe", "attention")]
+    router = [layer.name for layer in linear if not layer.split and layer.problem.op != "moe"]
+    assert router in ([], ["mlp gate (router)"])
+    assert part.title.endswith(f", one of {gpus} GPUs")
+
+
+def test_unscalable_workload_is_refused(refuses):
+    refuses(lambda: as_tensor_parallel(workload("vit-l-16"), 3))
+    refuses(lambda: as_tensor_parallel(workload("resnet50"), 2))
+    refuses(lambda: with_batch(workload("resnet50"), 0))
+    odd = Workload("x", "x", "", (Layer("a", find_op("softmax").problem(rows=3, columns=8), 1),), batch=2)
+    refuses(lambda: with_batch(odd, 1))

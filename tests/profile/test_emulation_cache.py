@@ -1,10 +1,22 @@
-"""Test that the emulator's errors are cached."""
+"""Test the cache of emulated counts and its version."""
 
+import json
+import os
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from kernrec.compile import disassemble
+from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
-from kernrec.profile.emulation_cache import ErrorCache
+from kernrec.profile.emulation_cache import EmulationCache
+from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profile, ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
+from kernrec.profile.sample_profile import sampled_counts
+from kernrec.ptx import KernelLaunch, parse
 from tests.helpers.paths import beside
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
@@ -23,17 +35,119 @@ def problem(kernel: Kernel) -> Problem:
     return kernel.definition.problem()
 
 
-def test_error_is_cached_for_its_launch(kernel):
-    cache = ErrorCache(kernel, problem(kernel), 1000)
-    cache.put(("ptx", "launch"), "it never ends")
-    assert cache.get(("ptx", "launch")) == "it never ends"
-    assert cache.get(("ptx", "other")) is None
-    assert ErrorCache(kernel, problem(kernel), 2000).get(("ptx", "launch")) is None
+def code(registers: int, name: str = "twice") -> Compiled:
+    resources = {name: Resources(registers, 0, 0, 0, 0)}
+    return Compiled(".target sm_80\n.address_size 64\n", b"", resources, f"nvrtc for {registers}", "")
+
+
+def profiles(compiled: Compiled) -> list[LaunchProfile]:
+    counts = Profile(("issue", "issue.alu"), ("block", "rounds"), np.array([[0.1, 0.0], [1 / 3, 0.0]]))
+    return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
+
+
+def test_cached_counts_return_with_the_resources_of_the_requested_architecture(kernel):
+    cache = EmulationCache(kernel, problem(kernel), 1000)
+    cache.put(("ptx", "launch"), profiles(code(16)))
+    restored = cache.get(("ptx", "launch"), code(40))
+    assert isinstance(restored, list)
+    assert restored[0].resources.registers == 40
+    assert restored[0].compiler == "nvrtc for 40"
+    np.testing.assert_array_equal(restored[0].profile.coefficients, profiles(code(16))[0].profile.coefficients)
+    assert restored[0].profile.metrics == ("issue", "issue.alu")
 
 
 def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
-    cache = ErrorCache(kernel, problem(kernel), 1000)
+    cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")
-    (path,) = (tmp_path / "cache" / "emulated").rglob("*.txt")
-    path.write_bytes(b"\xff")
-    assert cache.get(("ptx",)) is None
+    assert cache.get(("ptx",), code(16)) == "it never ends"
+    (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cache.get(("ptx",), code(16)) is None
+
+
+def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
+    monkeypatch.delenv(disassemble.COUNTS, raising=False)
+    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
+    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
+    assert disassemble.code_source(80) != disassemble.code_source(86)
+    assert disassemble.code_source(70) == ""
+
+
+def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
+    monkeypatch.setenv(disassemble.COUNTS, "ptx")
+    configs = [{"threads": 64}, {"threads": 128}]
+
+    def counts(sm: int) -> dict[str, np.ndarray]:
+        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processors=1))
+        assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
+        rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
+        assert {row.sm for row in rows} == {sm}
+        return {row.variant_key: row.counts for row in rows}
+
+    first = counts(80)
+    assert len(first) == 2
+
+    def no_more(*_: object) -> None:
+        raise AssertionError("emulated again")
+
+    monkeypatch.setattr(Processors, "submit", no_more)
+    second = counts(86)
+    for key, value in first.items():
+        np.testing.assert_array_equal(second[key], value)
+
+
+FOLDER = Path(__file__).with_name("counted")
+PINNED = FOLDER / "counts.json"
+KERNELS = ("tree", "bins", "again")
+
+Counts = dict[str, dict[str, float]]
+
+
+def counted() -> Counts:
+    """Return the counts of the pinned kernels by name, without the version."""
+    module = parse((FOLDER / "kernels.ptx").read_text())
+    counts = {}
+    for name in KERNELS:
+        buffers = {"x": np.arange(1 << 16, dtype=np.float32), "y": np.zeros(1 << 16, np.float32)}
+        launch = KernelLaunch(name, (64, 1, 1), (128, 1, 1), ("x", "y"), buffers)
+        counts[name] = {m: float(f"{value:.6g}") for m, value in sorted(sampled_counts(module, launch).items())}
+        del counts[name]["version"]
+    return counts
+
+
+def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> None:
+    """Fail if counts differ from the pinned counts, and say what to do."""
+    changed = [
+        f"{name} {metric}: {before.get(metric)} -> {now.get(metric)}"
+        for name in {**pinned, **counts}
+        for before, now in [(pinned.get(name, {}), counts.get(name, {}))]
+        for metric in {**before, **now}
+        if before.get(metric) != now.get(metric)
+    ]
+    if changed and version == pinned_version:
+        pytest.fail("counts changed, so raise COUNTS_VERSION in kernrec/profile/launch_profile.py: " + changed[0])
+    if version != pinned_version:
+        pytest.fail(f"COUNTS_VERSION is {version}, but the pinned counts have version {pinned_version}: see docstring")
+
+
+def test_counts_change_only_with_their_version():
+    counts, document = counted(), json.loads(PINNED.read_text())
+    if os.environ.get("KERNREC_UPDATE_COUNTS") and document["version"] < COUNTS_VERSION:
+        document = {"version": COUNTS_VERSION, "counts": counts}
+        PINNED.write_text(json.dumps(document, indent=1) + "\n")
+    check(counts, COUNTS_VERSION, document["version"], document["counts"])
+
+
+def test_changed_count_fails_unless_the_version_is_raised():
+    document = json.loads(PINNED.read_text())
+    pinned, version = document["counts"], document["version"]
+    other = {name: dict(metrics) for name, metrics in pinned.items()}
+    other["tree"]["shared.load_wavefronts"] += 1.0
+    with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*shared\.load_wavefronts"):
+        check(other, version, version, pinned)
+    unpinned = {name: metrics for name, metrics in pinned.items() if name != "tree"}
+    for counts, kernels in ((pinned, unpinned), (unpinned, pinned)):
+        with pytest.raises(pytest.fail.Exception, match=r"raise COUNTS_VERSION.*: tree "):
+            check(counts, version, version, kernels)
+    with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
+        check(other, version + 1, version, pinned)

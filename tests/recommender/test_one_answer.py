@@ -7,8 +7,6 @@ The normal suite asks some questions, others for each commit; the deep profile a
 import asyncio
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,7 +31,7 @@ from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.compare import compare_gpus
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.sweep import Swept, sweep_network
-from tests.helpers.command import environment, run_here
+from tests.helpers.command import run_here
 from tests.helpers.needs import needs
 
 COUNT = 300
@@ -294,16 +292,3 @@ def test_layout_depends_only_on_the_problem_and_the_gpu(recommender, number):
         except KernrecError:
             layouts.add("none")
     assert len(layouts) == 1, question
-
-
-@pytest.mark.parametrize("command", ["recommend", "explain"])
-def test_command_line_and_python_give_the_same_answer(recommender, command):
-    question = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
-    words = [sys.executable, "-m", "kernrec", command, *question.options, "--objective", "latency", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())
-    shown = json.loads(done.stdout)
-    recommendation = shown["recommendations"][0] if command == "recommend" else shown
-    expected = _of_answer(recommender.answer(question.request))
-    assert _of_recommendation(recommendation) == {
-        name: expected[name] for name in ("kernel", "config", "bottleneck", "latency", "energy")
-    }

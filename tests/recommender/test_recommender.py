@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.model.analytical.power import PowerModel
+from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.answer import build_recommendations
@@ -34,25 +33,6 @@ PREDICTED = [gpu for gpu in all_gpus() if gpu.sm >= 75]
 """GPUs for which kernels can be compiled."""
 
 
-def above_boost(gpu: GPU) -> float:
-    """Return the running clock over the clock of the data sheet's peaks."""
-    return PowerModel.for_gpu(gpu).running_hz / gpu.boost_clock_hz
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
-def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
-    for gpu in PREDICTED:
-        answer = recommender.recommend(op, gpu.name, shape)
-        floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
-        assert floor_s < answer.best.latency_s.value, gpu.name
-        assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
-        assert all(
-            recommendation.source == ("learned" if recommendation.kernel.triton else "predicted")
-            for recommendation in answer.recommendations
-        )
-
-
 STREAMING = [
     ("matvec", {"m": 14336, "k": 4096}), ("matvec", {"m": 4096, "k": 14336, "n": 8}),
     ("softmax", {"rows": 24576, "columns": 1024}), ("layernorm", {"rows": 16384, "columns": 768}),
@@ -65,8 +45,8 @@ STREAMING = [
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
 def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
-    turn = STREAMING.index((op, shape)) % 2
-    for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
+    turn = STREAMING.index((op, shape))
+    for gpu in PREDICTED if DEEP else PREDICTED[turn :: len(STREAMING)]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
@@ -90,19 +70,6 @@ def test_no_recommendation_spills(recommender, op, dtype, shape, name):
                 ]
                 == 0
             )
-
-
-@given(matmuls)
-def test_front_trades_latency_for_energy(recommender, dims):
-    recommendations = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).recommendations
-    latency = [recommendation.latency_s.value for recommendation in recommendations]
-    energy = [recommendation.energy_j.value for recommendation in recommendations]
-    assert latency == sorted(latency)
-    assert energy == sorted(energy, reverse=True)
-    assert recommendations[0].versus_fastest.slowdown == 0
-    for recommendation in recommendations:
-        assert recommendation.energy_j.value == pytest.approx(recommendation.power_w * recommendation.latency_s.value)
-        assert recommendation.latency_s.low < recommendation.latency_s.value < recommendation.latency_s.high
 
 
 @few_examples(15)
@@ -131,22 +98,6 @@ def test_each_objective_has_the_best_value_of_its_quantity(recommender):
     assert best["energy"].energy_j.value == min(b.energy_j.value for b in best.values())
     products = {o: b.latency_s.value * b.energy_j.value for o, b in best.items()}
     assert products["edp"] == min(products.values())
-
-
-@few_examples(10)
-@given(matmuls, st.floats(0.0, 1.0))
-def test_slowdown_bound_is_kept(recommender, dims, slowdown):
-    answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
-    fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
-    for recommendation in answer.recommendations:
-        assert recommendation.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
-
-
-def test_power_bound_is_kept(recommender):
-    free = recommender.recommend("matmul", "a100", SQUARE, query=Query(Objective.LATENCY))
-    bounded = Query(Objective.LATENCY, max_power_w=free.best.power_w * 0.97)
-    for recommendation in recommender.recommend("matmul", "a100", SQUARE, query=bounded).recommendations:
-        assert recommendation.power_w <= free.best.power_w * 0.97
 
 
 def at_limit(recommender: Recommender, limit_w: float) -> Answer:
@@ -186,7 +137,7 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
     assert answer.best.power_w > 350.0
     assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)
     above = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=500.0))
-    assert above.power_limit_w == 500.0  # assumed limits refuse nothing
+    assert above.power_limit_w == 500.0  # a limit outside an assumed range is accepted
     stated = recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=200.0))
     assert any("above the 180 W of the reference" in note for note in stated.notes)
     with pytest.raises(UsageError, match="accepts 150 to 243 W"):

@@ -82,7 +82,7 @@ def test_free_energy_saving_is_reported_for_every_objective(recommender):
     single = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.LATENCY)).saving
     assert swept is not None
     assert single is not None
-    assert single.energy_saved == pytest.approx(swept.energy_saved, abs=0.15)  # each tries different limits
+    assert single.energy_saved == pytest.approx(swept.energy_saved, abs=0.15)  # the two requests try different limits
     assert single.slowdown <= NO_LOSS
     assert swept.power_limit_w < 400.0
     assert swept.slowdown <= NO_LOSS

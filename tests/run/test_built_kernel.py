@@ -1,23 +1,22 @@
-"""Test that built kernels compute their op on arrays of several libraries and refuse other arrays clearly.
-
-Launches go to a driver that emulates them (`tests/helpers/emulating_driver.py`); all else is as on a GPU. Tests
-marked `gpu` run the same on a GPU, or on kernrec's driver library.
-"""
+"""Test built kernels on arrays, and the problems that follow from the shapes of arrays."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kernrec
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.measure.device.correctness import tolerance
-from kernrec.op import Problem, decode_elements, find_op, inputs, reference
+from kernrec.op import Problem, all_ops, decode_elements, find_op, inputs, reference
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.run import BuiltKernel
 from kernrec.run.built_kernel import build_kernel
 from kernrec.run.shapes import Shapes
+from tests.helpers.depth import few_examples
 from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 from tests.helpers.on_gpu import gpu_in_use
 
@@ -215,3 +214,39 @@ def test_every_op_runs_on_the_gpu(op):
         arguments = inputs(problem)
         output = kernel(*(cupy.asarray(array) for array in arguments.values()))
         assert error_of(problem, arguments, output.get()) <= 1
+
+
+DIMS = {
+    "matmul": {"m": range(1, 65), "n": range(1, 65), "k": range(1, 65)},
+    "conv2d": {"n": range(1, 9), "c": 8, "h": range(5, 40), "w": range(5, 40), "k": [8, 16, 24], "padding": 1},
+    "attention": {"batch": range(1, 5), "heads": 4, "queries": range(1, 100), "keys": range(100, 200), "head_dim": 64},
+    "matvec": {"m": range(1, 100), "k": range(1, 100), "n": range(1, 17)},
+    "elementwise": {"n": range(1, 1000)},
+    "moe": {"tokens": range(1, 100), "hidden": 64, "intermediate": 32, "experts": 8, "topk": 2},
+}
+
+
+def shapes_of(op: str, **dims: object) -> Shapes:
+    return Shapes.of(find_op(op), None, None, dims)
+
+
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+@few_examples(5)
+@given(data=st.data())
+def test_problem_is_inferred_from_input_shapes(op, data):
+    dims = DIMS.get(op, {"rows": range(1, 100), "columns": range(1, 100)})
+    shapes = shapes_of(op, **dims)
+    values = {name: data.draw(st.sampled_from(arguments)) for name, arguments in shapes.ranged.items()}
+    problem = shapes.problem(values)
+    assert shapes.read([problem.tensors[name].shape for name in shapes.inputs]) == problem
+
+
+def test_inconsistent_shapes_are_named(refuses):
+    def refused(dims: dict, arguments: list) -> None:
+        shapes = shapes_of("matmul", **({"m": range(1, 9), "n": 4, "k": 8} | dims))
+        shapes.read(arguments)
+
+    refuses(refused, [
+        ({}, [(5, 8)]), ({}, [(5, 8), (8,)]), ({}, [(9, 8), (8, 4)]), ({"m": [2, 4]}, [(3, 8), (8, 4)]),
+        ({}, [(5, 9), (8, 4)]), ({"n": range(8, 33, 8)}, [(5, 8), (8, 12)]),
+    ])  # fmt: skip

@@ -15,13 +15,6 @@ from kernrec.store.marks import is_own, read_mark
 from kernrec.store.measurement_log import evidence
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement
 
-SPEC = {
-    "name": "scale",
-    "source": "scale.cu",
-    "problem": {"tensors": {"x": {"shape": [64], "role": "inout"}}},
-    "launch": [{"entry": "scale", "grid": ["1"], "block": ["64"], "arguments": ["x"]}],
-}
-
 pytestmark = pytest.mark.usefixtures("read_here")
 
 
@@ -65,15 +58,6 @@ def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path):
     assert read_mark(path).writing
     assert is_own(path)
     assert {merged for _, merged in answers(path)} == {False}
-
-
-def test_scales_of_a_foreign_file_change_no_answer(tmp_path):
-    signer = key_of("ann")
-    scaled = f"""
-        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
-        INSERT INTO gpu_scale VALUES ('{GPU}', '{signer}', '00112233aabbccdd', 10.0, 10.0, 10.0, 10.0, 9);
-    """
-    assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
 
 
 def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path):

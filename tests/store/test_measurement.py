@@ -161,7 +161,7 @@ def without_writer(row: dict[str, object]) -> dict[str, object]:
 
 
 def rows_of(database: Database, view: str) -> list[dict[str, object]]:
-    cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # as stored in the file
+    cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # read the rows as stored in the file
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

@@ -9,16 +9,12 @@ from hypothesis import strategies as st
 
 from kernrec.store import Database, Stack
 from kernrec.store.intake import merge
-from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
-from kernrec.store.share.bundle import read_bundle, write_bundle
-from kernrec.store.share.outgoing import Selection, outgoing, secret_of
-from kernrec.store.share.place import Folder
 from kernrec.store.share.withdraw import retracted, retraction_rows, withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, import_bundle, measurement, measurements, sessions
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements
 
 OTHER = {"block_m": 32}
 ALL = "measurement_id IN (SELECT measurement_id FROM db.merged)"
@@ -200,27 +196,3 @@ def test_retraction_of_one_contradictory_row_restores_the_other():
         database.add("retraction", retraction_rows(keys[1:], ""))
         assert database.conflicts() == []
         assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3]
-
-
-def test_merge_adds_every_row_but_no_withdrawal(base):
-    notes: list[str] = []
-    with Database.memory() as database:
-        assert merge(database, base / "alice" / "data/kernrec/kernrec.duckdb", notes.append) == 7
-        assert answering(database) == [1, 2, 3]
-        assert database.rows("retraction") == []
-    (note,) = notes
-    assert note.startswith("not added: 1 withdrawal of ")
-
-
-def test_bundle_excludes_withdrawn_rows(base):
-    alice = Person(base / "alice")
-    alice.key()
-    (folder := base / "segments").mkdir()
-    with alice.at_work(), Database.open(alice.database) as database:
-        leaving = outgoing(database, Selection(), secret_of(alice.database), folder)
-        write_bundle(place := Folder(base / "bundle"), leaving.manifest, leaving.files, Signer.of(key_file()))
-    rows = read_bundle(place).manifest.rows
-    assert (rows["measurement"], rows["retraction"]) == (2, 0)
-    with Database.memory() as database:
-        import_bundle(database, read_bundle(place))
-        assert sessions(database.rows("measurement")) == [("monday", 1), ("monday", 2)]

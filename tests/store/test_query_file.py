@@ -104,7 +104,7 @@ def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     for key in keys:
         log = query_file(path, Database.open).log(GPU, key, "team")
         for rows, expected in ((log.answers, derived.answers), (log.failures, derived.failures)):
-            assert repr(rows.get(key)) == repr(expected.get(key))  # compares types too
+            assert repr(rows.get(key)) == repr(expected.get(key))  # comparing the texts also compares the types
     return derived
 
 

@@ -120,7 +120,7 @@ def test_batched_matmuls_of_pytorch_match_their_launched_grids():
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
         tiles = -(-row["k"] // across) * -(-row["m"] // down)
         assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
-        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # recorded N: reduction
+        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # N is the reduction
         (baseline,) = recorded_baselines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
         assert baseline.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 

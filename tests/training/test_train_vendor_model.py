@@ -73,9 +73,9 @@ def test_problem_has_the_same_index_on_all_gpus(table):
 
 def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     seen = []
-    boost = vendor_trees.boost_gpu
+    boost = vendor_trees._boosted
     monkeypatch.setattr(vendor_trees, "_ROUNDS", (3, 0))
-    monkeypatch.setattr(vendor_trees, "boost_gpu", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1])
+    monkeypatch.setattr(vendor_trees, "_boosted", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1])
     errors = vendor_trees.left_out_errors(table, "latency", "l40s")
     rows = table.on("l40s", "latency")
     assert np.isfinite(errors[rows]).all()
@@ -168,7 +168,7 @@ def test_damaged_or_foreign_model_file_is_refused(tmp_path):
         "outside of its folder": lambda: path.write_text(
             path.read_text().replace('"matmul.trees"', '"../matmul.trees"')
         ),
-        "is not a model of backends": lambda: path.write_text("{}"),
+        "is not a backend model": lambda: path.write_text("{}"),
     }
     for message, damage in cases.items():
         model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)

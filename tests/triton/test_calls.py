@@ -1,5 +1,6 @@
-"""Test that a program's launches become analyzable call files, without a GPU, and which are refused."""
+"""Test captured calls of Triton functions, and their records."""
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import kernrec.triton
 from kernrec.errors import KernrecWarning, UsageError
+from kernrec.recommender.request import Objective
+from kernrec.store.measurement import EnergyReport
+from kernrec.triton.records import Result, middle
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -210,7 +215,7 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     assert set((folder / "imports").read_text().split()) == {"served.rows"}
     nothing = run("capture", "--output", "none", "--", sys.executable, "-c", "pass")
     assert nothing.returncode == 1
-    note, error = nothing.stderr.splitlines()  # no warning by Triton
+    note, error = nothing.stderr.splitlines()  # Triton prints no warning
     assert note == "note: 0 new calls of 0 functions in none"
     assert error.startswith("kernrec: the program launched no CUDA kernel and no Triton function")
     with_object = PROGRAM.replace("np.zeros(256, np.float32))", "object())")
@@ -219,3 +224,25 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     assert refused.stderr.splitlines()[-1] == f"kernrec: no launch can be written as a call: {reason}"
     assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     assert run("capture", "--", "./none").stderr == "kernrec: ./none cannot be run: there is no such file\n"
+
+
+FAILED = Result(error="Triton could not launch it")
+
+
+def ran(latency_s: float, energy_j: float | None = None) -> Result:
+    return Result(latency_s, EnergyReport(energy_j=energy_j))
+
+
+def test_median_uses_successful_runs_only():
+    assert middle([ran(1.0), FAILED, ran(9.0), ran(2.0)], Objective.LATENCY) == 2.0
+    assert middle([FAILED, FAILED], Objective.LATENCY) == math.inf
+
+
+def test_impossible_values_are_refused_at_the_decorator(refuses):
+    refuses(lambda: kernrec.triton.prune(top_k=True))
+    refuses(lambda: kernrec.triton.autotune([], ["n"], objective="pareto"))
+
+
+def test_removed_recorder_names_its_replacement():
+    with pytest.raises(AttributeError, match="TRITON_CACHE_AUTOTUNING"):
+        kernrec.triton.record  # noqa: B018

@@ -90,10 +90,10 @@ def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     assert sorted(row["latency_s"] for row in stored) == pytest.approx([0.3e-3, 0.5e-3])
     assert {(row["gpu"], row["kernel"], row["outcome"]) for row in stored} == {("a100-sxm4-80gb", "scale", "ok")}
     launch(first)
-    assert bench.calls == 2  # from Triton's own cache
+    assert bench.calls == 2  # the time comes from Triton's own cache
 
     again = Bench(0.1)
-    assert launch(tuned(again, top_k=2), factor=3.0) == chosen  # not part of the key
+    assert launch(tuned(again, top_k=2), factor=3.0) == chosen  # `factor` is not part of the key
     assert launch(tuned(again, top_k=1)) == chosen
     assert again.calls == 0
     assert len(rows()) == 2

@@ -1,11 +1,21 @@
-"""Test that the user's cache never returns outdated entries and never causes errors."""
+"""Test caches, optional libraries, and files of arrays."""
+
+import mmap
+import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
 
+from kernrec.errors import KernrecError
 from kernrec.kernel import load_kernel
+from kernrec.profile.tensor_values import MAPPED, repeated
 from kernrec.store import read_profiles, shipped_profiles
+from kernrec.util.array_file import pack, unpack
 from kernrec.util.cache import cached
+from kernrec.util.optional import import_optional, require_optional
 from tests.helpers.paths import ROOT
 
 
@@ -65,3 +75,85 @@ def test_cached_profiles_equal_the_shipped_file(cache):
                 assert type(other) is type(value), name
                 np.testing.assert_array_equal(other, value)
     assert shipped_profiles(kernel.name, "0" * 16, 89) == {}
+
+
+def test_installed_library_is_returned():
+    assert import_optional("json.decoder", "reading", "train") is sys.modules["json.decoder"]
+
+
+def test_missing_library_error_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(KernrecError) as error:
+        import_optional("xgboost", "training a model", "train")
+    assert str(error.value) == "training a model needs xgboost: install it with `pip install '.[train]'`"
+    with pytest.raises(KernrecError) as required:
+        require_optional(("json", "xgboost"), "training a model", "train")
+    assert str(required.value) == str(error.value)
+
+
+def test_required_library_is_not_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    require_optional(("this",), "reading", "train")
+    assert "this" not in sys.modules
+
+
+_DTYPES = st.sampled_from(["<f8", "<f4", ">f4", "<i8", "<i2", "|u1", "|b1"])
+_ARRAYS = arrays_of.arrays(
+    _DTYPES.map(np.dtype), arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+)
+
+
+@given(st.dictionaries(st.text(), _ARRAYS, max_size=4), st.dictionaries(st.text(), st.integers() | st.text()))
+def test_packed_arrays_read_back(arrays, facts):
+    unpacked_facts, unpacked = unpack(pack(facts, arrays))
+    assert unpacked_facts == facts
+    assert list(unpacked) == list(arrays)
+    for name, array in arrays.items():
+        assert unpacked[name].shape == array.shape
+        assert unpacked[name].dtype == array.dtype.newbyteorder("<")
+        np.testing.assert_array_equal(unpacked[name], array)
+        assert unpacked[name].ctypes.data % array.itemsize == 0 or not array.size
+
+
+def test_any_damage_is_refused():
+    data = pack({"a": [1, "two"]}, {"x": np.arange(10.0)})
+    for position in range(len(data)):
+        with pytest.raises(ValueError, match="damaged"):
+            unpack(data[:position])
+        with pytest.raises(ValueError, match="damaged"):
+            unpack(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+
+
+def test_object_arrays_are_refused():
+    with pytest.raises(TypeError):
+        pack({}, {"x": np.array([{}], dtype=object)})
+
+
+PAGE = np.arange(mmap.PAGESIZE // 2, dtype=np.int16)
+
+
+@pytest.mark.parametrize("count", [len(PAGE), 3 * len(PAGE), 2 * len(PAGE) + 5])
+def test_array_repeats_its_values(count):
+    np.testing.assert_array_equal(repeated(PAGE, count), np.resize(PAGE, count))
+    np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
+
+
+def test_write_changes_one_element():
+    array = repeated(PAGE, 4 * len(PAGE))
+    array[len(PAGE)] = 7
+    assert (array[0], array[len(PAGE)], array[2 * len(PAGE)], PAGE[0]) == (0, 7, 0, 0)
+
+
+@pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
+def test_1_gb_array_takes_1_mb():
+    values = np.resize(PAGE, 1 << 19)
+    before = resident_bytes()
+    array = repeated(values, (1 << 29) + 3)
+    assert array[-1] == 2
+    assert resident_bytes() - before < 8 << 20
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE

@@ -18,7 +18,7 @@ from front import Table
 from kernrec.errors import UsageError
 
 Array = np.ndarray
-Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/evidence prior --json` wrote")]
+Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/evidence analytical --json` wrote")]
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def read_cases(paths: Sequence[Path]) -> Cases:
     parts = []
     for path in paths:
         if not path.is_file():
-            raise UsageError(f"there is no file {path}; `tools/evidence prior --json` writes one")
+            raise UsageError(f"there is no file {path}; `tools/evidence analytical --json` writes one")
         columns = {name: np.array(column) for name, column in json.loads(path.read_text()).items()}
         if not len(columns.get("recorded", ())):
-            raise UsageError(f"{path} has no cases; `tools/evidence prior --json` writes them")
+            raise UsageError(f"{path} has no cases; `tools/evidence analytical --json` writes them")
         parts.append(Cases.of([columns.pop(name) for name in _COLUMNS], columns))
     return joined(parts)
 

@@ -124,9 +124,12 @@ def _with_any_heads(
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
+    siblings = table
+    if quantity == "latency" and getattr(features_of(table.recording.recorded.op), "SUSTAINED_SIBLINGS", False):
+        siblings, head = _at_sustained_rate(table.recording), head | {"sustained": True}
     for arch, gpus in table.families(quantity).items():
-        if quantity == "power" or (len(gpus) > 1 and table.recording.recorded.timing.sustained):
-            of_arch, own = _of_arch(table, quantity, gpus, head)
+        if quantity == "power" or (len(gpus) > 1 and siblings.recording.recorded.timing.sustained):
+            of_arch, own = _of_arch(siblings, quantity, gpus, head)
             of_arch["trees"] = f"{table.recording.recorded.name}.{quantity}.{arch}"
             heads[arch], trees[of_arch["trees"]] = of_arch, own
 
@@ -135,6 +138,8 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
     """Train the trees of a recorded GPU. Return (entry in the model card, trees)."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
+    if recorded.case == "product" and not recorded.grid:
+        between = np.where(recording.dims["n"] % 8 | recording.dims["k"] % 8, left_out, np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
     own = calibrate(left_out[tested], table.problem[tested], "problem")
     other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
@@ -149,7 +154,7 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
         "coverage, problems left out": round(coverage(left_out, table.problem), 3),
         **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
     }
-    return head, boost_gpu(table, quantity, rows).compact()
+    return head, boost_gpu(table, quantity, gpu, rows).compact()
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
@@ -197,8 +202,12 @@ def _sustained(recording: Recording) -> Table:
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
     if not getattr(features_of(recording.recorded.op), "SUSTAINED", False):
         return Table.of(sample)
+    return _at_sustained_rate(sample)
+
+
+def _at_sustained_rate(recording: Recording) -> Table:
     timing = replace(recording.recorded.timing, sustained=True)
-    return Table.of(replace(sample, recorded=replace(recording.recorded, timing=timing)))
+    return Table.of(replace(recording, recorded=replace(recording.recorded, timing=timing)))
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:

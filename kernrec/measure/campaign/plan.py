@@ -7,7 +7,7 @@ measurements (`kernrec.model.search.expected_improvement`). A `Chooser` decides 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # Seconds, longer than any real launch.
+_UNPREDICTED = 1e9  # Rank in seconds of configs without a prediction, longer than any real launch.
 
 
 @dataclass(frozen=True)
@@ -105,22 +105,14 @@ class PlannedProblem:
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """Number of configs to plan for each problem, and their selection."""
-
-    most: int | None = None
-    """Maximum number of configs per problem; None for the whole space."""
-    drawn: bool = False
-    """Whether to select configs at random instead of letting a search choose them."""
-    seed: int = 0
-
-
 def plan_library(
     problems: Iterable[tuple[str, Problem]],
     gpu: GPU,
     context: "Context",
-    options: PlanOptions,
+    most: int | None = None,
+    *,
+    drawn: bool = False,
+    seed: int = 0,
     kernel: Kernel | None = None,
 ) -> list[PlannedProblem]:
     """Plan the measurements of problems on a GPU, with the library's kernels or with one given kernel.
@@ -129,17 +121,31 @@ def plan_library(
         problems: Names and problems, in measuring order.
         gpu: GPU to measure on.
         context: Profiles for predictions, and models that correct the predictions.
-        options: Number and selection of configs.
+        most: Maximum number of configs per problem; None for the whole space.
+        drawn: Whether to select configs at random instead of letting a search choose them.
+        seed: Seed of the random selection and of the search.
         kernel: Only kernel to measure; None for every kernel of the library that computes the problem.
 
     Raises:
         UsageError: No config can run a problem, or a problem does not fit into the GPU's memory.
     """
-    draw = np.random.default_rng(options.seed)
+    draw = np.random.default_rng(seed)
     planned = []
     for name, problem in problems:
         check_memory(problem, gpu)
-        planned.append(_planned(name, _Ranking.of(problem, gpu, context, kernel, draw), options, draw))
+        ranked, baseline = _ranked_tasks(problem, gpu, context, kernel, draw)
+        if drawn:
+            draw.shuffle(ranked)
+        predicted, tasks = zip(*(ranked[:most] if drawn else ranked), strict=True)
+        if drawn:
+            probability = len(tasks) / len(ranked)
+            # Measure the energy of every config in the random sample, because a subset would be biased.
+            plan = PlannedProblem(name, problem, tasks, probability, energy=EnergyRule.ALL)
+        else:
+            columns = tunable_columns(tasks)
+            search = ExpectedImprovement(columns, _completed(columns, np.array(predicted), seed), seed)
+            plan = PlannedProblem(name, problem, tasks, most=most, search=search)
+        planned.append(replace(plan, baseline=baseline))
     return planned
 
 
@@ -191,24 +197,6 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
     return columns
 
 
-def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
-    """Plan one problem, with configs ordered by predicted latency or, if `options.drawn`, at random."""
-    problem, order = ranking.problem, ranking.order
-    if options.drawn:
-        draw.shuffle(order)
-    tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
-    if options.drawn:
-        probability = len(tasks) / len(order)
-        # Measure the energy of every config in the random sample, because a subset would be biased.
-        return PlannedProblem(
-            name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
-        )
-    predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-    columns = tunable_columns(tasks)
-    search = ExpectedImprovement(columns, _completed(columns, predicted, options.seed), options.seed)
-    return PlannedProblem(name, problem, tasks, most=options.most, search=search, baseline=ranking.baseline)
-
-
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
     """Replace missing predictions (NaN) by estimates, and return all predictions in seconds, shape (tasks,).
 
@@ -224,74 +212,58 @@ def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.nd
     return predicted_s
 
 
-@dataclass(frozen=True)
-class _Ranking:
-    """All configs that can run a problem, ordered by predicted latency."""
+def _ranked_tasks(
+    problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
+) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
+    """Return the ranked configs of the kernel `only` or, if it is None, of all kernels that compute a problem, and the
+    baseline.
 
-    problem: Problem
-    kernels: tuple[Kernel, ...]
-    spaces: tuple[Space, ...]
-    order: list[tuple[float, int, int]]
-    """(predicted seconds, index of the kernel, row in the kernel's space) of each config.
-
-    For configs without a prediction, the seconds are a random number of at least `_UNPREDICTED`.
+    Each config is a pair of its predicted seconds and its task. The fastest is first; configs without a prediction
+    (NaN) are last, in random order. The baseline is the first config that can run, if possible one with a profile, or
+    None if an op or a spec defines the result. Raise `UsageError` if no config can run.
     """
-    baseline: dict[str, int] | None
-    """Config whose output all other configs must reproduce; None if an op or a spec defines the result.
+    from kernrec.recommender.candidates import candidate_set
+    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+    from kernrec.recommender.infeasible import why_not
+    from kernrec.store import Evidence
 
-    It is the first config that can run, if possible one with a profile.
-    """
-
-    @classmethod
-    def of(
-        cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
-    ) -> "_Ranking":
-        """Rank the configs of the kernel `only` or, if it is None, of all kernels that compute a problem.
-
-        Raise `UsageError` if no config can run.
-        """
-        from kernrec.recommender.candidates import candidate_set
-        from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-        from kernrec.recommender.infeasible import why_not
-        from kernrec.store import Evidence
-
-        if only:
-            form = only.form(problem)
-            only.require(form.dtype, form.layout, gpu.sm)
-        kernels = (only,) if only else kernels_of(problem, gpu.sm)
-        tables = {}
-        for kernel in kernels:
-            with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
-                tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
-        predicted = {}
-        if tables:
-            candidates = candidate_set(
-                list(tables.values()), problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True
-            )
-            predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
-        spaces = tuple(
-            tables[kernel.name].space if kernel.name in tables else Space.of(kernel, problem, gpu) for kernel in kernels
+    if only:
+        form = only.form(problem)
+        only.require(form.dtype, form.layout, gpu.sm)
+    kernels = (only,) if only else kernels_of(problem, gpu.sm)
+    tables = {}
+    for kernel in kernels:
+        with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
+            tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
+    predicted = {}
+    if tables:
+        candidates = candidate_set(
+            list(tables.values()), problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True
         )
-        order = []
-        for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
-            rank = _UNPREDICTED + draw.random(len(space))
-            if (estimated := predicted.get(kernel.name)) is not None:
-                rank[estimated.rows] = estimated.costs.latency.value[0]
-            order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
-        if not order:
-            reason = "" if only else why_not(kernels, problem, gpu)
-            raise UsageError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
-        baseline = None
-        if only and only.declares_problem and not only.references:
-            estimated = predicted.get(only.name)
-            rows = spaces[0].at(problem).rows if estimated is None else estimated.rows
-            baseline = spaces[0].config(int(min(rows)))
-        return cls(problem, kernels, spaces, sorted(order), baseline)
-
-    def task(self, which: int, row: int) -> Task:
-        """Return the task that measures the config in row `row` of kernel `which`."""
-        kernel = self.kernels[which]
-        return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)
+        predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
+    spaces = [
+        tables[kernel.name].space if kernel.name in tables else Space.of(kernel, problem, gpu) for kernel in kernels
+    ]
+    order = []
+    for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
+        rank = _UNPREDICTED + draw.random(len(space))
+        if (estimated := predicted.get(kernel.name)) is not None:
+            rank[estimated.rows] = estimated.costs.latency.value[0]
+        order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
+    if not order:
+        reason = "" if only else why_not(kernels, problem, gpu)
+        raise UsageError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+    baseline = None
+    if only and only.declares_problem and not only.references:
+        estimated = predicted.get(only.name)
+        rows = spaces[0].at(problem).rows if estimated is None else estimated.rows
+        baseline = spaces[0].config(int(min(rows)))
+    ranked = []
+    for rank_s, which, row in sorted(order):
+        kernel = kernels[which]
+        task = Task(kernel.name, kernel.hash, spaces[which].config(row), problem, kernel)
+        ranked.append((math.nan if rank_s >= _UNPREDICTED else rank_s, task))
+    return ranked, baseline
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ Each op has a module in `kernrec.model.baselines.features`, which defines
 
 If the module sets `PHYSICAL_POWER = True`, the trees for power correct the power model (`PowerBase`) instead of the
 power limit. If it sets `SUSTAINED = True`, the trees for GPUs without recordings correct a bound at the rate that a GPU
-can sustain (`sustained_flops`).
+can sustain (`sustained_flops`). If it sets `SUSTAINED_SIBLINGS = True`, only the trees for unrecorded GPUs of a
+recorded architecture do so.
 
 The features of N problems are the rows of one table: the fraction of the total time that each resource takes, the
 logarithms of the sizes and of the total time, and further features of the op. `bound_of` fills the table, unless the

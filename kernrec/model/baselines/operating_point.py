@@ -127,20 +127,14 @@ def roofs_s(
 ) -> list[float]:
     """Return the minimum time in seconds that any backend needs for each problem. If a problem fits into L2 and its
     operations are assumed to take no time (see `ideal_launch`), its minimum time is 0."""
-    roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
+    roofs = _roofs_at(gpu, limit_w, clock_hz)
     if len(roofs) >= _MOST_ROOFS:
         roofs.clear()
     for problem in problems:
         if problem not in roofs:
             costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
-            if any(costs):
-                new[problem] = costs
-            else:
-                roofs[problem] = 0.0
-    if new:
-        launches = np.array([*new.values()]).T.copy()
-        limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
-        roofs.update(zip(new, limited.latency_s[0].tolist(), strict=True))
+            limits = _power_of(gpu).setting(((limit_w, clock_hz),))
+            roofs[problem] = limits.latency_s(costs) if any(costs) else 0.0
     return list(map(roofs.__getitem__, problems))
 
 

@@ -168,7 +168,7 @@ class Head:
     """Interval for recorded sizes. It was calibrated on held-out problems if the trees are for a recorded GPU, and
     otherwise on held-out GPUs."""
     between: Interval
-    """Interval for unrecorded sizes, calibrated on held-out sizes of the dimensions in `RecordedSet.grid`."""
+    """Interval for problems that are `SetModel.off_grid`, calibrated on held-out ones."""
     sustained: bool = False
     """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
 
@@ -187,6 +187,12 @@ class Head:
         if len(trees.feature) and trees.feature.max() >= len(self.columns):
             raise UsageError("the trees of a backend's model split on a feature that the model's card does not list")
         return trees
+
+
+def is_unaligned(sizes: Mapping[str, int]) -> bool:
+    """Return whether the columns or the reduction of a matmul are no multiple of 8, so that library kernels for 16 bits
+    cannot load 16 bytes at a time."""
+    return bool(sizes["n"] % 8 or sizes["k"] % 8)
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,10 @@ class SetModel:
     power limit instead, this is None."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
+        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`. If the set
+        has no such dimension, return whether rows of a matmul are no multiples of 16 bytes in 16 bits."""
+        if not self._grid and self.recorded.case == "product":
+            return is_unaligned(sizes)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property

@@ -6,7 +6,7 @@ model, work is per output or per thread, and resources are fractions of the GPU'
 
     schedule   the config: its tunables, threads and blocks, and the waves in which the blocks run
     static     the resources that the config's code uses: registers, shared memory, and pipe times over the roofline
-    prior      the fraction of the analytical model's time that each part takes
+    model      the fraction of the analytical model's time that each part takes
     problem    the problem relative to the GPU: arithmetic intensity and compulsory bytes
 
 `matrix` computes the features of a whole search space, (C, F). Unknown features are NaN. A kernel without static
@@ -36,7 +36,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 VERSION = 2
-GROUPS = ("schedule", "static", "prior", "problem")
+GROUPS = ("schedule", "static", "model", "problem")
 TUNABLE = "tunable."
 ALIGNMENT = "alignment."
 
@@ -147,7 +147,7 @@ def _pipe_features() -> list[Feature]:
                 f"pipe_s[{pipe}]", "roofline_s", bounded=True,
             ),
             Feature(
-                f"{short}_share", "prior", "1", f"time of the {pipe} pipe over that of all busy pipes",
+                f"{short}_share", "model", "1", f"time of the {pipe} pipe over that of all busy pipes",
                 f"pipe_s[{pipe}]", "max(busy_s, 1e-30)",
             ),
         ]  # fmt: skip
@@ -195,17 +195,17 @@ FEATURES: tuple[Feature, ...] = (
     ),
     *_pipe_features(),
     Feature(
-        "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's", "latency_s", "roofline_s",
+        "prior_over_roofline", "model", "log2", "predicted latency over the roofline's", "latency_s", "roofline_s",
         bounded=True,
     ),
-    Feature("wait_share", "prior", "log2", "latency of blocks over time of pipes", "wait_s", "busy_s", bounded=True),
-    Feature("l2_share", "prior", "1", "time at L2's bandwidth over core time", "l2_s", "core_s"),
-    Feature("dram_share", "prior", "1", "time at DRAM's bandwidth over latency", "dram_s", "latency_s"),
-    Feature("launch_share", "prior", "1", "launch overhead over latency", "fixed_s", "latency_s"),
+    Feature("wait_share", "model", "log2", "latency of blocks over time of pipes", "wait_s", "busy_s", bounded=True),
+    Feature("l2_share", "model", "1", "time at L2's bandwidth over core time", "l2_s", "core_s"),
+    Feature("dram_share", "model", "1", "time at DRAM's bandwidth over latency", "dram_s", "latency_s"),
+    Feature("launch_share", "model", "1", "launch overhead over latency", "fixed_s", "latency_s"),
     Feature(
-        "traffic_excess", "prior", "log2", "bytes past L2 over compulsory bytes", "dram_s", "traffic_s", bounded=True
+        "traffic_excess", "model", "log2", "bytes past L2 over compulsory bytes", "dram_s", "traffic_s", bounded=True
     ),
-    Feature("power_over_limit", "prior", "1", "the prior's mean power over the TDP", "power_w", "tdp_w"),
+    Feature("power_over_limit", "model", "1", "the predicted mean power over the TDP", "power_w", "tdp_w"),
     Feature(
         "intensity", "problem", "log2", "arithmetic intensity of the problem over the GPU's balance", "compute_s",
         "traffic_s",

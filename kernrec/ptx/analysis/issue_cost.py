@@ -11,8 +11,7 @@ module estimates, by class, the machine instructions that a warp issues on sm_75
 - conversions to f32 of an f16 (one addition on the f16 pipe) and of a bfloat16 (one shift); `ex2` and `tanh` of packed
   halves take two instructions;
 - a packed f32x2 operation counts as two instructions: it saves an issue slot, but no time on the FMA pipe;
-- `mov`, `cvta` and packing form the class `mov`, and loads of parameters and constants the class `ld_const`. The
-  assembler removes most of both.
+- `mov`, `cvta` and packing form the class `mov`, because the assembler removes most of them.
 """
 
 import re
@@ -229,8 +228,118 @@ def _wgmma_columns(ins: Instruction) -> int:
     return int(shape[shape.index("n") + 1 : shape.index("k")])
 
 
+MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
+"""Classes of machine instructions that `machine_cost` distinguishes in addition to those of `classify`."""
+
+_F32 = ("f32", "f32x2")
+_LONG = ("s64", "u64", "b64", "f64")
+_TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
+_PACKED = ("u32", "s32", "u16")
+_NEAR = frozenset({"rn", "rz"})
+"""Rounding modes that the instruction I2FP supports."""
+
+# Without .ftz, special functions of f32 scale their operand and result to keep denormal values.
+_APPROXIMATE = {
+    "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
+    "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
+}  # fmt: skip
+_IEEE = {
+    "div": (("mufu", 2), ("fma32", 5), ("branch", 1), ("converge", 2)),  # MUFU.RCP, FCHK, BRA, BSSY, BSYNC
+    "rcp": (("mufu", 1), ("fma32", 3), ("alu", 3), ("branch", 1), ("converge", 2)),
+    "sqrt": (("mufu", 1), ("fma32", 4), ("alu", 3), ("branch", 1), ("converge", 2)),
+}
+_DOUBLE = {
+    "div": (("mufu", 1), ("f64", 8), ("fma32", 1), ("fcmp", 2), ("move", 1), ("branch", 1), ("converge", 2)),
+    "rcp": (("mufu", 1), ("f64", 5), ("fcmp", 1), ("alu", 3), ("move", 1), ("branch", 1), ("converge", 2)),
+    "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
+    "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
+}
+# Costs of dividing 32-bit integers by a value that is not a literal.
+_INTEGER = {
+    ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
+    ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
+    ("rem", "s32"): (("imad", 6), ("alu", 10), ("move", 4), ("mufu", 1), ("f2i", 2)),
+    ("rem", "u32"): (("imad", 5), ("alu", 6), ("move", 2), ("mufu", 1), ("f2i", 2)),
+}
+
+
 AGGREGATED = "warp_aggregated"
 """Modifier that marks atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
+_AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic", 1))  # S2R, VOTEU, UFLO, POPC, ISETP
+
+
+def machine_cost(ins: Instruction) -> Cost:
+    """Return the machine instructions that a warp issues for a single PTX instruction."""
+    if AGGREGATED in ins.modifiers:
+        return _AGGREGATION
+    literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
+    special = None if literal else _special(ins.opcode, ins.modifiers)
+    if special is not None:
+        return special
+    return tuple((_RENAMED.get(name, name), count) for name, count in classify(ins))
+
+
+_RENAMED = {"mov": "move", "ld_const": "load_const"}
+
+
+@lru_cache(maxsize=4096)
+def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
+    """If `classify` is imprecise for a PTX instruction, return its machine instructions. Otherwise, return None."""
+    kind = modifiers[-1] if modifiers else ""
+    if opcode in ("setp", "min", "max", "set") and kind in _F32:
+        return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)
+    if opcode in ("setp", "min", "max") and kind == "f64":
+        return (("f64", 1),) if opcode == "setp" else (("f64", 1), ("alu", 3), ("move", 3))
+    if opcode in ("min", "max") and kind in _LONG:
+        return (("setp", 2), ("alu", 2))
+    if kind == "pred":
+        return (("alu", 1),) if opcode in ("and", "or", "xor") else ()
+    if opcode in ("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos") and kind == "f32":
+        return _special_function(opcode, modifiers)
+    if kind == "f64" and opcode in _DOUBLE:
+        return _DOUBLE[opcode]
+    if (opcode, kind) in _INTEGER:
+        return _INTEGER[opcode, kind]
+    if opcode == "cvt":
+        return _conversion(modifiers)
+    if opcode in ("mul", "mad") and kind in ("s64", "u64"):
+        return (("imad", 4), ("alu", 3)) if "hi" in modifiers else (("imad", 3), ("alu", 1 if opcode == "mul" else 2))
+    if opcode in ("clz", "popc"):
+        return (("alu", {"clz.b32": 2, "popc.b32": 1, "clz.b64": 6}.get(f"{opcode}.{kind}", 3)),)
+    if opcode in ("ld", "ldu") and {"param", "const"} & {*modifiers} and "v4" in modifiers:
+        return (("load_const", 2),)
+    return None
+
+
+def _special_function(opcode: str, modifiers: tuple[str, ...]) -> Cost:
+    if "approx" in modifiers:
+        if opcode in ("sin", "cos"):
+            return (("mufu", 1), ("fma32", 1))
+        if opcode == "div":
+            return (("mufu", 1), ("fma32", 1)) if "ftz" in modifiers else (("mufu", 1), ("fma32", 3), ("fcmp", 1))
+        return (("mufu", 1),) if "ftz" in modifiers else (("mufu", 1), *_APPROXIMATE[opcode])
+    if "full" in modifiers:
+        return (("mufu", 1), ("fma32", 5), ("fcmp", 2))
+    return _IEEE.get(opcode, (("mufu", 1),))
+
+
+def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
+    to, source = modifiers[-2:] if len(modifiers) >= 2 else ("", "")
+    floats = to[:1] in "fb" or source[:1] in "fb"
+    if floats and (to in _LONG or source in _LONG):
+        return (("cvt64", 1),)
+    if floats and to == source:
+        return (("f2i", 1),) if _TO_WHOLE & {*modifiers} else (("fma32", 1),)
+    if to == "tf32":
+        return (("fcmp", 1), ("alu", 2))
+    if floats and (to[:1] in "su" or source[:1] in "su"):
+        return (("i2f" if to == "f32" and source in _PACKED and _NEAR & {*modifiers} else "f2i", 1),)
+    if to.startswith(("f", "bf")) or source.startswith(("f", "bf")):
+        return None
+    if to == "s64" and source[:1] == "s":
+        return (("alu", 1),)
+    narrow = source in ("s8", "s16", "u8", "b8")
+    return (("alu", 1),) if narrow else ()
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:

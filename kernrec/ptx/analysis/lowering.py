@@ -1,16 +1,19 @@
-"""Find code that the assembler predicates, and registers that differ between the threads of a warp.
+"""Estimate the machine instructions that a warp issues for each basic block after assembly.
 
-The assembler replaces a branch over a short piece of code by predicates, so every warp executes that piece.
-`tools/evidence counters` compares the resulting counts with the hardware counters of a GPU.
+`machine_cost` estimates the machine instructions of a single PTX instruction, and `folding` finds PTX instructions that
+are combined with others. This module adds the effects of control flow. The assembler replaces a branch over a short
+piece of code by predicates, so every warp executes that piece. If the threads of a warp may diverge, two more machine
+instructions (BSSY and BSYNC) make them reconverge. `tools/evidence counters` compares the result with the hardware
+counters of a GPU.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.dependence import loads_global
-from kernrec.ptx.analysis.issue_cost import classify
+from kernrec.ptx.analysis.folding import folded_costs
 from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.program import BasicBlock, Function
 
@@ -72,6 +75,7 @@ _MOST_GUARDS = 6
 finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
 assumed to use one. ptxas 13 keeps five loads with such predicates in flight. A predicate that guards only loads can be
 reused as soon as they are issued, so ptxas 13.5 keeps sixteen loads of this kind in flight."""
+_PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
@@ -80,57 +84,13 @@ _STAYS = frozenset(
 )  # fmt: skip
 
 
-_REMOVED = frozenset({"mov", "ld_const"})
-"""Classes of PTX instructions most of which the assembler removes."""
-_INTEGER = frozenset({"alu", "imad", "wide64"})
-"""Classes of PTX instructions that the uniform datapath executes if their operands are equal in all threads."""
-_LONG = frozenset({"s64", "u64", "f64"})
-
-
 def lowered(function: Function) -> list[dict[str, int]]:
-    """For each basic block of a function without calls, return the number of machine instructions by class.
-
-    This is an estimate from PTX, which counts each instruction separately, without moves and constants. Code that the
-    assembler predicates counts for the block before it. The result is cached in the function.
-    """
-    if lowered not in function.memo:
-        function.memo[lowered] = _lowered(function)
-    issue: list[dict[str, int]] = function.memo[lowered]
+    """For each basic block of a function without calls, return the number of machine instructions by class. The result
+    is cached in the function."""
+    if _Lowering not in function.memo:
+        function.memo[_Lowering] = _Lowering(function).issue
+    issue: list[dict[str, int]] = function.memo[_Lowering]
     return issue
-
-
-def _lowered(function: Function) -> list[dict[str, int]]:
-    function = with_local_names(function)
-    blocks, entered = function.blocks, _entered(function)
-    divergent = divergent_registers(function, DefUse.of(function))
-    issue = [_issue(block, divergent) for block in blocks]
-    for head in reversed(range(len(blocks) - 1)):
-        body = head + 1
-        if _skips(function, blocks[head]) != body + 1 or entered.get(body) or not _is_short(blocks[body], issue[body]):
-            continue
-        issue[head] = Counter(issue[head]) + Counter(issue[body]) - Counter(branch=1)
-        issue[body] = {}
-    return issue
-
-
-def _issue(block: BasicBlock, divergent: Set[str]) -> dict[str, int]:
-    issue: Counter[str] = Counter()
-    for ins in block.instructions:
-        uniform = divergent.isdisjoint(ins.results | ins.sources)
-        for name, count in classify(ins):
-            if name == "cvt" and not _LONG.isdisjoint(ins.modifiers):
-                issue["cvt64"] += count
-            elif name not in _REMOVED:
-                issue["uniform" if uniform and name in _INTEGER else name] += count
-    return dict(issue)
-
-
-def _is_short(block: BasicBlock, issue: Mapping[str, float]) -> bool:
-    """Return whether the assembler executes a block under predicates instead of branching over it."""
-    if any(ins.opcode in _STAYS for ins in block.instructions):
-        return False
-    loads = any(map(loads_global, block.instructions))
-    return sum(issue.values()) <= (_MOST_PREDICATED_LOADING if loads else _MOST_PREDICATED)
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
@@ -185,3 +145,58 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 def _skips(function: Function, block: BasicBlock) -> int | None:
     """Return the target of the conditional branch that ends a basic block. If no such branch ends it, return None."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
+
+
+class _Lowering:
+    def __init__(self, function: Function) -> None:
+        function = self.function = with_local_names(function)
+        self.def_use = DefUse.of(function)
+        self.divergent = divergent_registers(function, self.def_use)
+        self.issue: list[dict[str, int]] = [{} for _ in function.blocks]
+        costs = folded_costs(function, self.def_use, self.divergent)
+        for block, cost in zip(self.def_use.block_of, costs, strict=True):
+            for name, count in cost:
+                self._add(block, name, count)
+        self._add(0, "move", _PROLOGUE)
+        predicated = self._predicate_short_branches()
+        self._reconverge(predicated)
+
+    def _add(self, block: int, name: str, count: int) -> None:
+        self.issue[block][name] = self.issue[block].get(name, 0) + count
+
+    def _predicate_short_branches(self) -> set[int]:
+        """Return the basic blocks whose conditional branch the assembler replaces by predicates. Add the costs of the
+        code that such a branch skips to the costs of the block before it."""
+        blocks, entered = self.function.blocks, _entered(self.function)
+        gone: set[int] = set()
+        for head in reversed(range(len(blocks) - 1)):
+            target, body = _skips(self.function, blocks[head]), head + 1
+            if target != body + 1 or entered.get(body) or not self._short(body):
+                continue
+            for name, count in self.issue[body].items():
+                self._add(head, name, count)
+            self.issue[body] = {}
+            self._add(head, "branch", -1)
+            gone.add(head)
+        return gone
+
+    def _short(self, body: int) -> bool:
+        instructions = self.function.blocks[body].instructions
+        if any(ins.opcode in _STAYS for ins in instructions):
+            return False
+        most = _MOST_PREDICATED_LOADING if any(map(loads_global, instructions)) else _MOST_PREDICATED
+        return sum(self.issue[body].values()) <= most
+
+    def _reconverge(self, predicated: set[int]) -> None:
+        blocks = self.function.blocks
+        joins: dict[int, int] = {}  # block where threads reconverge -> first block with a divergent branch to it
+        for block in blocks:
+            target, predicate = _skips(self.function, block), block.instructions[-1].predicate
+            if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:
+                continue
+            join, head = (target, block.index) if target > block.index else (block.index + 1, max(target - 1, 0))
+            if join < len(blocks) and blocks[join].instructions[0].opcode not in ("ret", "exit"):
+                joins[join] = min(joins.get(join, head), head)
+        for join, head in joins.items():
+            self._add(head, "converge", 1)
+            self._add(join, "converge", 1)

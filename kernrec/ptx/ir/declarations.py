@@ -99,7 +99,7 @@ def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | N
         elif kind[0] == "f" and not INTEGER.match(item):
             try:
                 data += struct.pack({2: "<e", 4: "<f", 8: "<d"}[element], float(item))
-            except OverflowError:
+            except (OverflowError, ValueError):
                 raise ValueError(f"the initial value {item} does not fit .{kind}") from None
         else:
             data += (integer(item) & ((1 << 8 * element) - 1)).to_bytes(element, "little")

@@ -158,8 +158,8 @@ class TensorMap:
         """
         if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
             raise UsageError(
-                f"tensor map of {self.type} with swizzle {self.swizzle}: elements are {', '.join(ELEMENT_TYPES)},"
-                f" swizzles {', '.join(map(str, SWIZZLES))}"
+                f"tensor map of {self.type} with swizzle {self.swizzle}: expected one of {', '.join(ELEMENT_TYPES)},"
+                f" and a swizzle of {', '.join(map(str, SWIZZLES))}"
             )
         numbers = (*_padded(self.extents, 5), *_padded(self.strides, 4), *_padded(self.box, 5), *_padded(self.steps, 5))
         modes = ELEMENT_TYPES.index(self.type), self.interleave // 16, SWIZZLES.index(self.swizzle), int(self.fill_nan)

@@ -287,7 +287,7 @@ def pack_arguments(
             )
         if len(raw) != parameter.size:
             raise UsageError(
-                f"argument {i} of {kernel} has {len(raw)} bytes, its .{parameter.type} parameter has {parameter.size}"
+                f"argument {i} of {kernel} has {len(raw)} bytes; its .{parameter.type} parameter needs {parameter.size}"
             )
         data += bytes(_align(len(data), parameter.align) - len(data))
         symbols[parameter.name] = len(data)

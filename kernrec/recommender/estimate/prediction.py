@@ -8,14 +8,14 @@
 """
 
 from collections.abc import Sequence
-from functools import cached_property, partial
-from operator import attrgetter
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel import ProblemSpace
+from kernrec.kernel.space import arguments
 from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime, epilogue
 from kernrec.op import Problem
@@ -104,8 +104,8 @@ class Prediction:
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """Predict time and energy of the configs in these rows of a kernel's space, on one problem."""
-    epilogues = None if table.kernel.sampled else finishing(table, [on_problem])
-    part: Part = table.plan(on_problem), [on_problem.in_engine], rows, None, None, epilogues
+    epilogues = None if table.kernel.sampled else finishing(table, [on_problem.problem])
+    part: Part = table.plan(on_problem.problem), [arguments(on_problem.problem)], rows, None, None, epilogues
     return Prediction(table, on_problem, rows, costs_in_engine([part]))
 
 
@@ -127,11 +127,11 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
         raise UsageError(str(error)) from None
 
 
-def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
+def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
     """Return the costs of each problem's epilogue, such as a bias, (problems, 4). The columns are the time of the core,
     the time of DRAM, the energy of the core and the energy of DRAM, in seconds and joules. Return None if no problem
     has an epilogue."""
-    each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
+    each = [epilogue(table.gpu, table.power, problem) for problem in problems]
     if each.count(None) == len(each):
         return None
     slower = table.calibration.core_time if table.calibration else 1.0
@@ -142,8 +142,6 @@ def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array 
             row[:] = slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
     return figures
 
-
-_in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
 """Maximum number of configs of a kernel that are estimated in full on a problem. They are the configs with the lowest
@@ -172,38 +170,49 @@ class KernelCosts:
         self,
         costs: Any,
         table: StaticTable,
-        on_problems: Sequence[ProblemSpace],
+        forms: Sequence[Problem],
         number: int,
         column: int,
         measured: tuple[MeasuredRows, ...],
-        estimated: tuple[Array, Sequence[int], Sequence[int | None], Sequence[int]],
+        estimated: tuple[Sequence[int], Sequence[int | None], Sequence[int]],
     ) -> None:
         """Create a view of the costs of one kernel in the engine's `Costs`.
 
         Args:
             costs: the engine's `Costs`.
-            on_problems: config space of the kernel on each problem.
+            forms: problems, as problems of the kernel's op.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
             measured: measurements and failures of the kernel at each operating point.
-            estimated: (rows, starts, heuristics, counts). `rows` contains the estimated configs, ordered by problem.
-                The other three have one item per problem: the index of its first config in `rows`, the position of the
-                config that the occupancy heuristic picks, and the number of runnable configs.
+            estimated: (starts, heuristics, counts), with one item per problem: the index of its first config in `rows`,
+                the position of the config that the occupancy heuristic picks, and the number of runnable configs.
+                `starts` also contains the total number of configs.
         """
         self.table, self.number, self.column, self.measured = table, number, column, measured
-        self._in_engine, self._on_problems = costs, on_problems
-        self.rows, self.starts, self.heuristics, self.counts = estimated
+        self._in_engine, self._forms, self._on_problems = costs, forms, dict[int, ProblemSpace]()
+        self.starts, self.heuristics, self.counts = estimated
+
+    @cached_property
+    def rows(self) -> Array:
+        """Row index of each estimated config in the config space, ordered by problem."""
+        rows: Array = self._in_engine.rows(self.number)
+        return rows
+
+    def _on_problem(self, problem: int) -> ProblemSpace:
+        if problem not in self._on_problems:
+            self._on_problems[problem] = self.table.space.at(self._forms[problem])
+        return self._on_problems[problem]
 
     @property
     def part(self) -> slice:
         """Slice of the configs of all kernels that belongs to this kernel."""
-        return slice(self.column, self.column + len(self.rows))
+        return slice(self.column, self.column + self.starts[-1])
 
     @property
     def whole(self) -> Prediction:
         """Prediction that covers the configs on all problems."""
         return Prediction(
-            self.table, self._on_problems[0], self.rows, self._in_engine, self.number, 0, self.column, 0,
+            self.table, self._on_problem(0), self.rows, self._in_engine, self.number, 0, self.column, 0,
             self.counts[0], self.measured,
         )  # fmt: skip
 
@@ -211,7 +220,7 @@ class KernelCosts:
         """Return the prediction for the configs on the problem with index `problem`."""
         start, end = self.starts[problem : problem + 2]
         return Prediction(
-            self.table, self._on_problems[problem], self.rows[start:end], self._in_engine, self.number, start,
+            self.table, self._on_problem(problem), self.rows[start:end], self._in_engine, self.number, start,
             self.column + start, problem, self.counts[problem], self.measured,
         )  # fmt: skip
 
@@ -219,44 +228,42 @@ class KernelCosts:
 class SpaceCosts:
     """Costs that the analytical model predicts for C candidates: the configs of all kernels on all problems.
 
-    Candidates are ordered by kernel and then by problem. At first, costs are estimated only at the first operating
-    point and are infinite at the others. The engine's `Ranking` later estimates some candidates at the other points.
+    Candidates are ordered by kernel and then by problem. Costs are estimated at the first operating point. The engine's
+    `Ranking` later estimates some candidates at the other points.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         self.space, self.problems, self.points = space, problems, points
         nothing, evidence = (NOTHING,) * len(points), space.evidence
         any_rows = bool(evidence.measured or evidence.failed)
-        on_problems, measured = [], []
-        parts: list[Part] = []
-        epilogues: dict[str, Array | None] = {}
+        measured, parts = [], list[Part]()
+        of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
+        """For the op of each kernel: the problems in this op, their arguments of the engine, and their epilogues."""
         for table in space.tables:
-            here = list(map(partial(ProblemSpace, table.space), problems))
-            rows = measured_rows(table.space, here[0], table.gpu, evidence, points) if any_rows else nothing
-            able = ran = None
+            first = table.space.form(problems[0])
+            if (op := first.op) not in of_op:
+                forms = [first, *map(table.space.form, problems[1:])]
+                of_op[op] = forms, list(map(arguments, forms)), finishing(table, forms)
+            rows, able, ran = nothing, None, None
+            if any_rows:
+                rows = measured_rows(table.space, table.space.at(first), table.gpu, evidence, points)
             if rows[0] is not NOTHING:
                 ran = np.unique(np.concatenate([at_point.rows for at_point in rows]))
-                able = table.able_configs(here[0], ran)
+                able = table.able_configs(table.space.at(first), ran)
                 able[rows[0].failed] = False
-            if (op := table.kernel.op) not in epilogues:
-                epilogues[op] = finishing(table, here)
+            _, of_problems, epilogues = of_op[op]
             # A profile from sampled blocks already includes the epilogue of the problem.
-            more = None if table.kernel.sampled else epilogues[op]
-            on_problems.append(here)
+            more = None if table.kernel.sampled else epilogues
             measured.append(rows)
-            parts.append((table.plan(here[0]), list(map(_in_engine, here)), None, able, ran, more))
+            parts.append((table.plan(first), of_problems, None, able, ran, more))
         most = 0 if space.whole else SHORTLIST
         setting = space.tables[0].power.setting(points[:1])
         self.in_engine = costs = costs_in_engine(parts, setting, len(points), most)
         self.kernels: list[KernelCosts] = []
         """Costs of each kernel, in the order of the tables."""
         column = 0
-        each_kernel = zip(space.tables, on_problems, measured, costs.kernels, strict=True)
-        for number, (table, here, rows, estimated) in enumerate(each_kernel):
-            self.kernels.append(KernelCosts(costs, table, here, number, column, rows, estimated))
-            column += len(estimated[0])
-
-    @cached_property
-    def limited(self) -> LimitedCosts:
-        """Latency, power and energy, (points, C); infinite where a candidate is not estimated at an operating point."""
-        return LimitedCosts(self.in_engine.limited, self.in_engine.nominal[4])
+        each_kernel = zip(space.tables, measured, costs.kernels, strict=True)
+        for number, (table, rows, estimated) in enumerate(each_kernel):
+            forms = of_op[table.kernel.op][0]
+            self.kernels.append(KernelCosts(costs, table, forms, number, column, rows, estimated))
+            column += estimated[0][-1]

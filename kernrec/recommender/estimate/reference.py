@@ -121,12 +121,8 @@ def predict_references(
     """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
-    from kernrec.model.baselines.operating_point import roofs_s
-
     first, *others = problems
-    baselines = model.fastest(first, gpu, others)
-    if any(latency.transferred for _, latency, _ in baselines):
-        roofs_s([first, *others], gpu)
+    model.fastest(first, gpu, others)
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:

@@ -315,12 +315,12 @@ class StaticTable:
         """Return the geometry of each launch on a problem, in order."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
-    def plan(self, on_problem: ProblemSpace) -> Any:
+    def plan(self, problem: Problem) -> Any:
         """Return the kernel in the engine's form (`kernel_plan`). The result is cached if the launch geometry does not
         depend on the problem."""
         if self._plans:
             return self._plans[0]
-        plan = kernel_plan(self, on_problem)
+        plan = kernel_plan(self, self.space.at(problem))
         if len(self._geometries) == len(self.launches):
             self._plans.append(plan)
         return plan

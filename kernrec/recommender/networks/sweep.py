@@ -145,38 +145,34 @@ def sweep_network(
         power_limit_w = min(most_w, gpu.tdp_w if power_limit_w is None else power_limit_w)
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None, max_power_w=None)
-    sums: list[TotalSum | None] = [TotalSum() for _ in points]
+    sums = {number: TotalSum() for number in range(len(points))}
     of_backend = answer.headline_name != RECOMMENDED
     by_backend = [layer.baseline is not None and (of_backend or layer.best is None) for layer in answer.layers]
     own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
     sets = recommender.candidates_of_each(own, gpu, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
-            for point, total in zip(points, sums, strict=True):
-                if total is not None:
-                    baseline = at_point(recommender.context, layer, gpu, point)
-                    costs = replace(layer, baseline=baseline).baseline_costs
-                    assert costs is not None
-                    total.add(layer.count, *costs)
+            for number, total in sums.items():
+                baseline = at_point(recommender.context, layer, gpu, points[number])
+                costs = replace(layer, baseline=baseline).baseline_costs
+                assert costs is not None
+                total.add(layer.count, *costs)
             continue
         candidates = next(sets)
-        for number, total in enumerate(sums):
-            if total is not None:
-                try:
-                    ((_, position), *_) = select(candidates.at(number), query)
-                except UsageError:  # No config satisfies the query's bounds at this operating point.
-                    sums[number] = None
-                    continue
-                costs = costs_at(candidates, number, position)
-                if not layer.layer.alone:
-                    costs = cold_costs(*costs, candidates.problem, gpu)
-                total.add(layer.count, *costs)
+        for number, total in list(sums.items()):
+            try:
+                ((_, position), *_) = select(candidates.at(number), query)
+            except UsageError:  # No config satisfies the query's bounds at this operating point.
+                del sums[number]
+                continue
+            costs = costs_at(candidates, number, position)
+            if not layer.layer.alone:
+                costs = cold_costs(*costs, candidates.problem, gpu)
+            total.add(layer.count, *costs)
     if answer.exchange is not None:
-        for total in sums:
-            if total is not None:
-                total.wait(answer.exchange.latency_s)
-    name = answer.headline_name
-    totals = [(point, total.result(name)) for point, total in zip(points, sums, strict=True) if total is not None]
+        for total in sums.values():
+            total.wait(answer.exchange.latency_s)
+    totals = [(points[number], total.result(answer.headline_name)) for number, total in sums.items()]
     if not totals:
         raise UsageError("no operating point of the sweep satisfies the bounds")
     base = totals[0][1]

@@ -31,7 +31,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.model_config import Quantization
-from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.interop.moe_configs import EXPERTS, LORA, STATE_SPACE, read_moe_configs
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.expert_ranking import LEAST_SM, TUNABLES, ranks, shipped_ranking
 from kernrec.util.files import read_input
@@ -183,6 +183,11 @@ _NAME = re.compile(
     r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
     r"(?:,per_channel_quant=True)?(?:_down)?\.json"
 )
+_OTHER_NAMES = {
+    STATE_SPACE: re.compile(r"headdim=\d+,dstate=\d+,device_name=(?P<device>[^,]+),cache_dtype=\w+\.json"),
+    LORA: re.compile(r"lora_(?:expand|shrink),K=\d+,R=\d+,S=\d+,device=(?P<device>[^,]+)\.json"),
+}
+"""Patterns of the names of other tuned files, keyed by the members that their configs must have."""
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Mixtral 8x7B": (8, 14336, 4096, 2),
@@ -270,7 +275,7 @@ class JudgedFile:
 def is_tuned_file(place: str) -> bool:
     """Return whether a path is a file whose name has the form of a tuned file's name."""
     path = Path(place)
-    return path.is_file() and path.name != "config.json" and _NAME.fullmatch(path.name) is not None
+    return path.is_file() and any(name.fullmatch(path.name) for name in (_NAME, *_OTHER_NAMES.values()))
 
 
 def judge_file(path: Path, gpu: GPU) -> JudgedFile:
@@ -281,16 +286,20 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
         UsageError: the file cannot be read, or is not a tuned file.
     """
     text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
-    configs, version = read_moe_configs(text, str(path))
-    match = _NAME.fullmatch(path.name)
+    needed, match = EXPERTS, _NAME.fullmatch(path.name)
+    for members, name in _OTHER_NAMES.items():
+        if other_match := name.fullmatch(path.name):
+            needed, match = members, other_match
+    configs, version = read_moe_configs(text, str(path), needed)
     if match is None:
         raise UsageError(f"{path} is not named like a tuned file; expected {FORMATS}")
     device = match["device"].replace("_", " ")
     other = "" if _is_gpu(device, gpu) else device
     folder = _TRITON_FOLDER.search(str(path.parent))
     triton = version or (".".join(folder.groups()) if folder else "")
-    element = 1 if (match["dtype"] or "").startswith(("fp8", "int8_w8a8")) else 2
-    block = [int(size) for size in match["block"].split(",")] if match["block"] else []
+    stated = match.groupdict()
+    element = 1 if (stated.get("dtype") or "").startswith(("fp8", "int8_w8a8")) else 2
+    block = [int(size) for size in stated["block"].split(",")] if stated.get("block") else []
     file, model = experts_of(path.name)
     if file is None or not ranks(file, gpu):
         file, model = None, ""
@@ -329,7 +338,7 @@ def _judged(
     for reason in _reasons(config, gpu, element, block):
         return JudgedEntry(tokens, config, Judgment.WRONG, reason)
     tuned_for = f"tuned for {other}" if other else ""
-    if file is not None and 1 <= tokens <= _MOST_TOKENS and config.keys() <= {*TUNABLES, "SPLIT_K"}:
+    if file is not None and 1 <= tokens <= _MOST_TOKENS and config.keys() <= set(TUNABLES):
         ratio = shipped_ranking().over_best(file, tokens, gpu, config)
         if ratio <= math.exp(DEVIATIONS * shipped_ranking().pair_spread):
             return JudgedEntry(tokens, config, Judgment.GOOD, tuned_for, ratio)
@@ -340,7 +349,7 @@ def _judged(
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
     """Yield each reason why a GPU cannot run a config."""
-    for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_ctas"):
+    for name in (*EXPERTS, *LORA, "num_ctas"):
         value = config.get(name, 1)
         if value & (value - 1):
             yield f"{name} is {value}, not a power of two"
@@ -350,6 +359,8 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
         yield f"num_ctas is {config['num_ctas']}, and the {gpu.title} has no clusters"
     if config.get("USE_TMA") and gpu.sm < 90:
         yield f"USE_TMA is set, and the {gpu.title} has no TMA"
+    if not config.keys() >= set(EXPERTS):
+        return
     depth = min(config["BLOCK_SIZE_K"], block[1]) if block else config["BLOCK_SIZE_K"]
     stages = max(config.get("num_stages", 3) - (gpu.sm < 90), 1)
     needed = (config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]) * depth * element * stages

@@ -29,11 +29,6 @@ class Bundle:
     content: bytes
     """Content of the manifest's file."""
 
-    @property
-    def signer(self) -> str:
-        """Public key that made the valid signature. The caller decides whether to trust this key."""
-        return self.manifest.owner
-
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
     """Write a bundle. The segments are written first, then the signature, and the manifest last.
@@ -113,7 +108,7 @@ def import_to(path: Path, bundle: Bundle) -> int:
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
-            return add_checked(database, checked, bundle.signer, PRIVATE)
+            return add_checked(database, checked, bundle.manifest.owner, PRIVATE)
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:

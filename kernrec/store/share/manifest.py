@@ -236,7 +236,7 @@ def _check_version(document: Mapping[str, Any]) -> None:
 
 def _segment(value: Any) -> Segment:
     if value["table"] not in TABLES:
-        raise ValueError(f"a segment is of the table {value['table']!r:.40}")
+        raise ValueError(f"a segment belongs to the unknown table {value['table']!r:.40}")
     size, rows = _whole(value, "size", _LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
     return Segment(value["table"], _matching(value, "sha256", _HASH), size, rows)
 
@@ -259,12 +259,12 @@ def _moment(document: Mapping[str, Any], name: str) -> str:
 
 def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"its {name} is {value!r:.60}")
+        raise ValueError(f"its {name} is {value!r:.60}, which is not valid")
     return value
 
 
 def _whole(document: Mapping[str, Any], name: str, most: int) -> int:
     value = document[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"its {name} is {value!r:.40}; expected at most {most}")
+        raise ValueError(f"{name} is {value!r:.40}; expected a whole number from 0 to {most}")
     return value

@@ -5,24 +5,62 @@ memory races as errors. Copies of attention_triton, layernorm_triton, matmul_tri
 bug must fail.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kernrec.compile import Compiled, CompileJob, compile_many
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem, decode_elements, inputs
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.ptx import EmulationError
 from kernrec.recommender.context import Context
 from tests.helpers.attention import outcome
-from tests.helpers.kernel_code import mutants
+from tests.helpers.kernel_code import Config, mutants
 from tests.helpers.needs import needs
-from tests.helpers.trial import OPS
-from tests.helpers.triton_library import TritonRun, faults, results
+from tests.helpers.run_cache import Tensors
+from tests.helpers.trial import OPS, execute, flaws, given_inputs
 from tests.kernel.library.test_attention import SHAPES
+
+TritonRun = tuple[int, Problem, Config]
+"""An architecture, a problem, and a config that can run the problem."""
+
+
+def results(
+    kernel: Kernel, runs: list[TritonRun], make_inputs: Any
+) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
+    """Yield (run, inputs, outputs) of each run, or the error in place of the outputs; shared memory races are errors.
+
+    Each code is compiled once. `make_inputs` returns the inputs of a problem.
+    """
+    jobs: dict[CompileJob, list[TritonRun]] = {}
+    for sm, problem, config in runs:
+        jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
+    for job, compiled in compile_many(jobs, processes=1):
+        assert isinstance(compiled, Compiled), compiled
+        for sm, problem, config in jobs[job]:
+            tensors = make_inputs(problem)
+            try:
+                outputs: Tensors | str = execute(kernel, config, problem, sm, compiled.ptx, tensors)
+            except EmulationError as error:
+                outputs = str(error)
+            yield (sm, problem, config), tensors, outputs
+
+
+def faults(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
+    """Return the errors and wrong results of the runs."""
+    all_faults: list[str] = []
+    for (_, problem, _), operands, outputs in results(kernel, runs, given_inputs):
+        all_faults += [outputs] if isinstance(outputs, str) else flaws(problem, operands, outputs)
+    return all_faults
+
 
 SOFTMAX, LAYERNORM, MATMUL, ATTENTION = map(
     find_kernel, ("softmax_triton", "layernorm_triton", "matmul_triton", "attention_triton")

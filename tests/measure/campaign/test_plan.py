@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
+from kernrec.measure.campaign.plan import PlannedProblem, Task, plan_library
 from kernrec.measure.campaign.results import ProblemHistory
 from kernrec.measure.campaign.schedule import Schedule, front_neighborhood, interleaved
 from kernrec.measure.protocol import measure_config
@@ -30,14 +30,14 @@ SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
 
 
 def test_first_planned_config_is_the_top_recommendation():
-    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
+    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]))
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
 def test_plan_contains_every_config_once():
-    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
+    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]))
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
     keys = [task.key for task in target.tasks]
@@ -46,7 +46,7 @@ def test_plan_contains_every_config_once():
 
 
 def test_lower_effort_plans_the_most_promising_configs_first():
-    (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
+    (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), most) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
     assert few.search is not None
@@ -55,8 +55,8 @@ def test_lower_effort_plans_the_most_promising_configs_first():
 
 def test_sample_is_spread_over_the_space_and_states_its_probabilities():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
-    (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
+    (whole,) = plan_library([("gemm", problem)], GPU, Context([]))
+    (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), 100, drawn=True)
     assert whole.probability is None
     assert drawn.probability == pytest.approx(100 / len(whole.tasks))
     places = [whole.tasks.index(task) for task in drawn.tasks]
@@ -84,7 +84,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
 
 def test_compile_error_is_stored_with_the_compilers_message(nvrtc):
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
-    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
+    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), 1)
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
     ahead = CompileQueue(GPU.sm, processes=1)
     ahead.want([task])

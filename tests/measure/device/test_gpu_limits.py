@@ -81,7 +81,7 @@ def card(tmp_path, monkeypatch):
     assert spec is not None
     assert spec.loader is not None
     pynvml = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # only in this test
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # replace NVML only in this test
     spec.loader.exec_module(pynvml)
     for module in (gpu_limits, nvml):
         monkeypatch.setattr(module, "library", lambda: pynvml)

@@ -1,7 +1,5 @@
 """Test that replaying recorded measurements uses the same protocol and campaign as a GPU."""
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from kernrec.model.search.energy_guide import FIRST_ENERGY
 from kernrec.op import find_op
 from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Measurement, Tier
-from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
@@ -120,35 +117,3 @@ def test_rows_of_mig_slices_other_limits_and_replays_are_not_replayed(tmp_path, 
     (recording,) = load_recordings(path, None)
     assert len(recording.outcomes) == before
     assert recording.best.config != odd["config"]
-
-
-@pytest.mark.deep
-def test_one_fifth_of_a_recorded_space_contains_its_best(tmp_path):
-    path = SPACES / "convolution-a100.t4.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path.name} of the shared data is not here")
-    problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
-    rows = []
-    results = json.loads(gzip.decompress(path.read_bytes()))["results"]
-    good = [result for result in results if result["invalidity"] == "correct"]
-    best = min(good, key=lambda result: float(np.median(result["times"]["runtimes"])))
-    read_sensors = [*results[::5], best] if best not in results[::5] else results[::5]
-    for result in read_sensors:
-        row = {
-            "gpu": "a100-pcie-40gb", "kernel": "t4_convolution", "kernel_hash": "t4", "protocol_version": 0,
-            "config": {name: int(value) for name, value in result["configuration"].items()}, "problem": problem,
-            "tier": "screen", "session": "t4", "measured_at": result["timestamp"],
-        }  # fmt: skip
-        if result["invalidity"] == "correct":
-            samples = [milliseconds / 1e3 for milliseconds in result["times"]["runtimes"]]
-            row |= {"outcome": "ok", "latency_s": float(np.median(samples)), "latency_samples_s": samples}
-        else:
-            row |= {"outcome": "constraint", "error": str(result["invalidity"])}
-        rows.append(row)
-    with Database.open(tmp_path / "r.duckdb", read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
-    done = _collect(tmp_path / "r.duckdb", tmp_path / "k.duckdb", effort=EFFORTS["exhaustive"])
-    assert done.results[0].measured >= len(read_sensors)
-    assert done.results[0].best is not None
-    fastest = min(row["latency_s"] for row in rows if row["outcome"] == "ok")
-    assert done.results[0].best.latency_s == pytest.approx(fastest, rel=0.02)

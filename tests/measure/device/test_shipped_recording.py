@@ -5,7 +5,6 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.measure.device.replay import KERNEL, load_recordings, shipped_recording
-from kernrec.store import Database
 from tests.helpers.paths import ROOT
 
 LARGEST = 8e6
@@ -31,17 +30,6 @@ def test_every_recorded_config_ships_with_its_licence():
     assert {kernel for kernel, _ in recording.outcomes} == {KERNEL}
     assert np.median(recording.best.samples_s) == pytest.approx(0.998e-3, rel=0.005)
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
-
-
-@pytest.mark.every(3)
-def test_search_replays_the_shipped_recording_by_default(own_cache, capsys):
-    assert run(["collect", "--strategy", "guide", "--replay", "shipped", "--budget", "12configs"]) == 0
-    printed = capsys.readouterr()
-    assert "latency of 12 of 4362 configs" in " ".join(printed.out.split())
-    assert "best by latency" in printed.out
-    assert "benchmark_hub, MIT" in printed.err
-    with Database.open(own_cache / "replay" / "replayed.duckdb") as database:
-        assert {row["replayed"] for row in database.rows("unretracted_rows")} == {True}
 
 
 def test_named_recording_still_needs_a_database(tmp_path, capsys):

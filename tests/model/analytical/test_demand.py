@@ -280,7 +280,7 @@ def test_partly_written_sectors_are_read_from_dram_first():
 
     whole = 8192.0 * 1000.0
     assert moved(8192.0) == moved(np.inf) == whole
-    assert moved(1024.0) == pytest.approx(2.0 * whole)  # one float per sector
+    assert moved(1024.0) == pytest.approx(2.0 * whole)  # a stride of one float per sector
     assert whole < moved(4096.0) < 2.0 * whole
 
 

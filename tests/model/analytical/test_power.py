@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.gpu import all_gpus, find_gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.analytical import power
 from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.analytical.microarchitecture import CLOCKS, RESTING
@@ -80,6 +80,10 @@ def test_energy_is_power_times_time_and_the_sum_of_its_parts(case, limit):
     limited = model.apply_power_limit(launch, limit_w=limit_at(model, limit))
     assert limited.energy_j == pytest.approx(limited.power_w * limited.latency_s)
     assert limited.energy_j == pytest.approx(limited.static_j + limited.core_j + limited.dram_j)
+
+
+def test_no_launch_has_no_costs():
+    assert MODELS["t4"].apply_power_limit(NominalCosts(*np.empty((5, 0)))).latency_s.shape == (0,)
 
 
 @LAW
@@ -233,6 +237,52 @@ def test_voltages_match_published_readings(name, readings):
     clocks, volts = np.array(readings).T
     curve = PowerModel.for_gpu(find_gpu(name)).curve.over_knee(clocks * 1e9)
     assert curve / curve[-1] == pytest.approx(volts / volts[-1], rel=0.04)
+
+
+def test_hopper_saves_energy_below_its_knee():
+    # On an H200 that decodes, a lower clock alone saves up to 32 % of the energy (arXiv 2605.11999).
+    model = PowerModel.for_gpu(find_gpu("h200-sxm"))
+    rates = {"dram.bytes": 1.5e12, "l2.sectors": 5e10, "l1.requests": 1.2e10, "issue.other": 5e10}
+    assert 0.66 < model.power_at(1.0e9, rates) / model.power_at(model.boost_hz, rates) < 0.85
+    core_j, dram_j = model.dynamic({"mma.f16": 1e12, "l2.sectors": 1.9e8, "shared.wavefronts": 2.5e8})
+    fast, slow = (model.apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, core_j, dram_j), watts) for watts in (700, 500))
+    assert slow.latency_s > 1.15 * fast.latency_s
+    assert slow.energy_j < 0.95 * fast.energy_j
+
+
+def _limited_by(gpu: GPU, limit_w: float) -> tuple[float, float]:
+    """Return (time, power of board and leakage) of a large f16 matmul on a GPU that its power limit slows down, or of
+    f32 FMAs if the GPU has no tensor cores. The time is infinite if the limit does not slow the GPU down."""
+    model, tensor = PowerModel.for_gpu(gpu), gpu.tensor_rate("f16")
+    work = {"mma.f16": 1e12, "l2.sectors": 1.9e8, "shared.wavefronts": 2.5e8} if tensor else {"issue.fma32": 1e10}
+    rate = 2 * tensor if tensor else gpu.fma_per_clk_sm["f32"] / 32
+    nominal = NominalCosts(max(work.values()) / (rate * gpu.sms * model.boost_hz), 0.0, 0.0, *model.dynamic(work))
+    limited = model.apply_power_limit(nominal, limit_w)
+    clock_hz = limited.clock_hz[0]
+    free = clock_hz > 0.999 * model.running_hz
+    return math.inf if free else float(limited.latency_s[0]), model.board_w + float(model.leakage_at(clock_hz))
+
+
+SISTERS = [
+    (larger, smaller, max(larger.power_min_w, smaller.power_min_w, larger.tdp_w / 2))
+    for larger in all_gpus()
+    for smaller in all_gpus()
+    if (larger.chip, larger.sm) == (smaller.chip, smaller.sm) and larger.sms > smaller.sms
+    and larger.memory_bandwidth >= smaller.memory_bandwidth and larger.tensor_rate("f16") == smaller.tensor_rate("f16")
+    and PowerModel.for_gpu(larger).curve == PowerModel.for_gpu(smaller).curve
+    and max(larger.power_min_w, smaller.power_min_w, larger.tdp_w / 2) <= min(larger.power_max_w, smaller.power_max_w)
+]  # fmt: skip
+"""(Board with more SMs, board with fewer, lowest equal power limit in watts) of boards with the same chip."""
+
+
+@pytest.mark.parametrize(("larger", "smaller", "limit_w"), SISTERS, ids=lambda each: getattr(each, "name", None))
+def test_more_sms_at_the_same_limit_lose_at_most_what_they_draw_at_rest(larger, smaller, limit_w):
+    (slow_s, larger_w), (fast_s, smaller_w) = (_limited_by(gpu, limit_w) for gpu in (larger, smaller))
+    if math.isinf(slow_s) or math.isinf(fast_s):
+        return
+    assert slow_s <= 1.02 * fast_s * (limit_w - smaller_w) / (limit_w - larger_w)
+    if larger.sm == 90:
+        assert slow_s <= 1.04 * fast_s
 
 
 @pytest.mark.parametrize("name", ["l4", "rtx-4000-sff-ada", "rtx4060-laptop", "a2"])

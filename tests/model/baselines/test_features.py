@@ -1,4 +1,4 @@
-"""Test the laws of the lower bounds for attention, mixtures of experts, convolutions and operators over rows."""
+"""Test the laws of the lower bounds for all ops with baselines."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import FLASH, Bound, features
+from kernrec.model.baselines.bound import FLASH, FLUSHED, GRAPH, Bound, Timing, features, precision_of, rate_of
 from kernrec.model.baselines.features.conv2d import CASES
 from kernrec.op import find_op
 from tests.helpers.depth import few_examples
 
 GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "b200", "rtx4090"])
-ROW_GPUS = st.sampled_from(["a100-pcie-40gb", "t4", "h200-sxm"])
 HEADS = st.sampled_from([(8, 1), (32, 8), (64, 64)])
 NETWORK = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8, "tp": 1, "ep": 1, "routing": 0, "gated": 1}
 
@@ -41,14 +40,6 @@ def seconds(bound: Bound) -> float:
 
 def convolution(gpu: str, **sizes: int) -> Bound:
     return bound_of("conv2d", gpu, "f32", "nchw", sizes)
-
-
-@few_examples(25)
-@given(GPUS, HEADS, st.integers(1, 64), st.integers(2, 1 << 15), st.sampled_from([0, 128, 8192]))
-def test_attention_takes_no_less_than_the_roofline(gpu, heads, batch, keys, window):
-    for queries in (1, keys):
-        sizes = {"batch": batch, "heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys}
-        assert attention(gpu, **sizes, window=window)
 
 
 @few_examples(25)
@@ -96,13 +87,6 @@ def test_only_3x3_filters_have_a_baseline(other):
     assert not CASES["3x3"](find_op("conv2d").problem("f32", **sizes, **other).sizes)
 
 
-@few_examples(25)
-@given(GPUS, st.integers(1, 1 << 16), st.sampled_from([1, 2, 128]), st.sampled_from([0, 100, 101, 120]))
-def test_twice_the_tokens_take_no_less_time_on_one_gpu_or_several(gpu, tokens, ep, routing):
-    few, many = (experts(gpu, tokens=count, ep=ep, routing=routing) for count in (tokens, 2 * tokens))
-    assert seconds(many) >= 0.999 * seconds(few)
-
-
 def test_one_token_reads_only_the_weights_of_its_experts():
     per_expert = 3 * NETWORK["hidden"] * NETWORK["intermediate"] * 2
     single, all_ = (experts("h200-sxm", tokens=tokens).parts["dram"][0] for tokens in (1, 4096))
@@ -120,15 +104,69 @@ def test_uneven_routing_gives_the_busiest_gpu_more_work():
     assert uneven > 1.2 * even
 
 
-@few_examples(25)
-@given(ROW_GPUS, st.sampled_from(["softmax", "layernorm"]), st.integers(1, 1 << 15), st.integers(1, 8192))
-def test_twice_the_rows_take_no_less_time(gpu, op, rows, columns):
-    few, many = (bound_of(op, gpu, "f32", "row", {"rows": count, "columns": columns}) for count in (rows, 2 * rows))
-    assert seconds(many) >= 0.999 * seconds(few)
-
-
 @pytest.mark.parametrize("gpu", ["a100-pcie-40gb", "t4"])
 def test_large_sum_of_two_tensors_moves_three_at_the_dram_rate(gpu):
     rate = 0.8 * find_gpu(gpu).memory_bandwidth
     bound = bound_of("elementwise", gpu, "f32", "row", {"n": 1 << 30})
     assert seconds(bound) == pytest.approx(12 * (1 << 30) / rate, rel=0.05)
+
+
+SIZE = st.integers(1, 1 << 14)
+MATMUL_GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
+
+
+def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timing = GRAPH) -> float:
+    dims = {name: np.array([size]) for name, size in (("batch", 1), ("m", m), ("n", n), ("k", k))}
+    return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0].total_s[0])
+
+
+@few_examples(25)
+@given(MATMUL_GPUS, SIZE, SIZE, SIZE)
+def test_matmul_takes_at_least_its_launch_and_its_operations(gpu, m, n, k):
+    device = find_gpu(gpu)
+    least = max(GRAPH.launch_clk / device.boost_clock_hz, 2 * m * n * k / device.peak_flops("f16", tensor=True))
+    assert product_s(gpu, m, n, k) >= least
+
+
+@few_examples(25)
+@given(MATMUL_GPUS, SIZE, SIZE, SIZE)
+def test_flush_of_l2_takes_time(gpu, m, n, k):
+    flushed = Timing(GRAPH.launch_clk, np.inf)
+    assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
+
+
+def test_large_matmul_is_bound_by_tensor_cores_in_f16_and_by_fma_in_f32():
+    half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
+    assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
+    assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
+
+
+def test_batched_f32_matmuls_use_the_tiles_of_the_generation_and_the_l4_a_lower_clock():
+    square = {"batch": 64, "m": 96, "n": 96, "k": 512}
+    dims = {name: np.array([size]) for name, size in square.items()}
+    times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
+    assert times["a100"] > times["v100"]  # A100: half-empty tiles of 128 x 128; V100: 64 x 64
+    share = {
+        gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
+    }
+    assert share["l4"] > 1.5 * share["a100"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "less"), [("f8e4m3", "bf16"), ("w8a16", "bf16"), ("w4a16", "w8a16"), ("nvfp4", "f8e4m3")]
+)
+def test_weights_of_fewer_bits_take_fewer_bytes(dtype, less):
+    assert precision_of(dtype).b_bytes < precision_of(less).b_bytes
+
+
+def test_activations_that_the_call_quantizes_are_read_in_16_bits_and_written():
+    assert precision_of("f8e4m3").quantising_bytes == 3.0
+    assert precision_of("w4a16").quantising_bytes == precision_of("bf16").quantising_bytes == 0.0
+    assert precision_of("nvfp4").quantising_bytes == 2.0 + precision_of("nvfp4").a_bytes
+
+
+def test_gpu_without_the_arithmetic_has_no_rate():
+    assert rate_of(find_gpu("a100"), "f8e4m3") == 0
+    assert rate_of(find_gpu("h100"), "nvfp4") == 0
+    assert rate_of(find_gpu("b200"), "nvfp4") == pytest.approx(2 * rate_of(find_gpu("b200"), "f8block"), rel=0.01)
+    assert rate_of(find_gpu("a100"), "w4a16") == rate_of(find_gpu("a100"), "bf16") > 0

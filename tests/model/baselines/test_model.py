@@ -165,3 +165,12 @@ def test_few_long_rows_take_at_least_the_latency_of_one_block():
 
 def test_gpu_without_the_arithmetic_has_no_baseline():
     assert derived(find_op("matmul").problem("nvfp4", "nt", m=64, n=64, k=64), find_gpu("a100")) is None
+
+
+def test_few_tokens_depend_on_bandwidth_more_than_on_arithmetic():
+    """An H20 has more bandwidth than an H100, but a seventh of its arithmetic."""
+    sizes = {"tokens": 1, "experts": 8, "topk": 2, "hidden": 4096, "intermediate": 14336}
+    h20, h100 = (
+        min(each.latency_s.value for each in baselines("moe", gpu, "bf16", **sizes).values()) for gpu in ("h20", "h100")
+    )
+    assert h20 < 1.4 * h100

@@ -1,5 +1,6 @@
-"""Test which code the assembler predicates, on PTX and against machine code, and what each instruction issues."""
+"""Test how lowering predicts the assembler, on PTX and against machine code, and what each instruction issues."""
 
+import tomllib
 from functools import cache
 
 import pytest
@@ -7,12 +8,20 @@ import pytest
 from kernrec.compile.disassemble import disassembler
 from kernrec.ptx import parse
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.analysis.folding import removed_copies
 from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
 from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.paths import beside
 from tests.helpers.ptx_text import module
+
+VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
+    f"ld.global.b32 %r{i}, [%rd0];" for i in (1, 2, 3, 5, 7)
+)
+"""Code that sets `%r1` and other registers to values that differ between threads."""
+BESIDE = {"move": 2, "ld_global": 5, "branch": 1}
+"""Instruction counts of the stack pointer, `VARYING`, and the `ret` that `module` adds."""
 
 
 def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
@@ -22,6 +31,51 @@ def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
 def blocks(body: str) -> list[dict[str, int]]:
     """Return the machine instruction counts of each basic block."""
     return [{name: count for name, count in block.items() if count} for block in lowered(function(body))]
+
+
+def cost(body: str) -> dict[str, int]:
+    """Return the machine instruction counts of a body without branches, less the counts in `BESIDE`."""
+    (block,) = blocks(VARYING + body)
+    for name, count in BESIDE.items():
+        block[name] -= count
+    return {name: count for name, count in block.items() if count}
+
+
+FOLDED = tomllib.loads(beside(__file__, "folded.toml"))
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_folded_instructions_cost_nothing(name):
+    assert cost(FOLDED[name]["body"]) == FOLDED[name]["want"]
+
+
+def test_conditional_sum_kept_by_a_loop_is_copied_back():
+    body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
+    loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
+    assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}
+
+
+@pytest.mark.parametrize(("text", "want"), [
+    ("ex2.approx.ftz.f32 %f1, %f2;", {"mufu": 1}), ("ex2.approx.f32 %f1, %f2;", {"mufu": 1, "fcmp": 1, "fma32": 2}),
+    ("cvt.rn.f32.f64 %f1, %fd1;", {"cvt64": 1}), ("cvt.rn.f32.s32 %f1, %r1;", {"i2f": 1}),
+    ("cvt.rp.f32.u32 %f1, %r1;", {"f2i": 1}), ("cvt.rn.f32.s8 %f1, %r1;", {"f2i": 1}),
+    ("cvt.rzi.u32.f32 %r1, %f1;", {"f2i": 1}), ("cvt.rmi.f32.f32 %f1, %f2;", {"f2i": 1}),
+    ("cvt.ftz.f32.f32 %f1, %f2;", {"fma32": 1}), ("cvt.sat.f32.f32 %f1, %f2;", {"fma32": 1}),
+    ("cvt.rna.tf32.f32 %r1, %f1;", {"fcmp": 1, "alu": 2}), ("cvt.rn.bf16x2.f32 %r1, %f1, %f2;", {"cvt": 1}),
+    ("cvt.u64.u32 %rd1, %r1;", {}), ("max.f32 %f1, %f2, %f3;", {"fcmp": 1}),
+    ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
+])  # fmt: skip
+def test_single_instructions_are_lowered(text, want):
+    assert dict(issue_cost.machine_cost(function(text).instructions[0])) == want
+
+
+def test_every_known_opcode_has_a_class():
+    names = {*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES} - {"mov", "ld_const"}
+    for opcode in known_opcodes():
+        for suffix in ("u32", "f32", "s64", "f64", "pred"):
+            for name, number in issue_cost.machine_cost(function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]):
+                assert name in names
+                assert number > 0
 
 
 BRANCH = (
@@ -53,6 +107,20 @@ GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st
 def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
     arguments = function("setp.gt.s32 %p1, %r1, 5;" + GUARDED.format(guarded))
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
+
+
+LOOP = beside(__file__, "lowering_loop.ptx")
+
+
+def test_copy_is_removed_unless_both_values_stay_alive():
+    def removed(rest: str) -> int:
+        return len(
+            removed_copies(function(f"add.s32 %r1, %r3, 1; mov.u32 %r2, %r1; {rest} st.global.b32 [%rd30], %r2;"))
+        )
+
+    assert removed("") == 1
+    assert removed("add.s32 %r2, %r2, 1;") == 1
+    assert removed("add.s32 %r2, %r2, 1; st.global.b32 [%rd30], %r1;") == 0
 
 
 CHAIN = "fma.rn.f32 %f1, %f1, %f2, %f2;\n"

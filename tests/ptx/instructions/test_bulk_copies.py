@@ -89,7 +89,7 @@ def test_tensor_map_moved_to_the_stack_is_refused():
 
 def test_bytes_that_are_not_a_tensor_map_are_refused():
     arguments = [bytes(128), bytes(128), 0, 0, 2048]
-    with pytest.raises(EmulationError, match="no tensor map"):
+    with pytest.raises(EmulationError, match="not a tensor map"):
         emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
 
 

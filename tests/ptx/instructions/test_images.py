@@ -141,7 +141,7 @@ def test_integer_coordinates_outside_the_image_read_zero():
     places = [np.arange(-5, LANES - 5, dtype=np.int32)]
     got, counts = fetch("tex.1d.v4.u32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (10,), "u32"), texels, places, "u32")
     np.testing.assert_array_equal(got[:, 0], [w + 1 if 0 <= w < 10 else 0 for w in places[0]])
-    assert counts["global.texels.read_sectors"] == 2  # 40 bytes
+    assert counts["global.texels.read_sectors"] == 2  # the texels span 40 bytes
     assert counts["global.texels.read_requests"] == LANES // 32
 
 
@@ -324,7 +324,7 @@ def test_texture_variable_uses_the_image_of_its_name():
     emulate(parse(LEGACY), launch)
     np.testing.assert_array_equal(out, texels[np.minimum(np.arange(32), 19)])
     without = KernelLaunch("k", (1,), (32,), ["out"], {"out": out})
-    with pytest.raises(EmulationError, match="0x0, which is the handle of no texture"):
+    with pytest.raises(EmulationError, match="0x0, which is not the handle of a texture"):
         emulate(parse(LEGACY), without)
 
 

@@ -333,8 +333,8 @@ def test_loaded_matrices_equal_direct_loads(number, trans, arch):
     (lambda row: row * 16, 1),  # eight adjacent rows use all banks once
     (lambda row: row * 128, 8),  # all rows use the same four banks
     (lambda row: row * 64, 4),
-    (lambda row: row * 144, 1),  # padded by 16 bytes
-    (lambda row: row * 128 + (row ^ 5) % 8 * 16, 1),  # swizzled
+    (lambda row: row * 144, 1),  # rows padded by 16 bytes use all banks once
+    (lambda row: row * 128 + (row ^ 5) % 8 * 16, 1),  # swizzled rows use all banks once
     (lambda row: row * 64 + ((row >> 1) & 3) * 16, 1),
     (lambda row: row * 0, 1),  # all lanes load the same row
 ])  # fmt: skip

@@ -100,7 +100,7 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
     ("shr.u32 %r2, %r1, 2;", 2),  # lanes n agree with n^1 and n^2
     ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4 agree but are not merged
     ("and.b32 %r2, %r1, 15;", 4),
-    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way conflicts
+    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # lanes n and n^1 agree, but the pairs conflict two by two
 ])  # fmt: skip
 def test_wide_load_takes_half_as_long_if_lanes_agree_pairwise(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
@@ -218,7 +218,7 @@ def test_missing_wait_leaves_stale_data():
         _, out, _ = copied(start + wait)
         assert (out == 0xFFFFFFFF).all()
     _, out, _ = copied("cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.wait_group 0;")
-    assert (out == 0xFFFFFFFF).all()  # never committed
+    assert (out == 0xFFFFFFFF).all()  # the kernel never committed this copy
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])

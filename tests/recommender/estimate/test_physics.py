@@ -134,7 +134,7 @@ def candidates_at(gpu_name: str, op: str, shape: dict[str, int], dtype: str, sha
     gpu = find_gpu(gpu_name)
     limit_w = gpu.power_min_w + share * (gpu.tdp_w - gpu.power_min_w)
     if dtype == "i8" and not gpu.peak_flops(dtype, tensor=True):
-        return None  # the data sheet has no rate for it
+        return None  # the data sheet has no rate for this type
     try:
         problem = find_op(op).problem(dtype, None, **shape)
         return RECOMMENDER.candidates(problem, gpu, (DEFAULT_POINT, OperatingPoint(limit_w)))

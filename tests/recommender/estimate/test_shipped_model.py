@@ -1,6 +1,7 @@
-"""Test that the shipped model matches today's kernels, names its evidence, and combines with a user's model."""
+"""Test shipped models and models of databases: where they apply, and which are ignored."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
@@ -17,6 +18,7 @@ from kernrec.kernel import find_kernel
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import SHAPE, least_seconds
 from kernrec.op import Problem
+from kernrec.paths import shipped
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
@@ -28,6 +30,7 @@ from kernrec.store import Database, Evidence, Stack
 from kernrec.training.load_measurements import MeasurementRequest
 from kernrec.training.train_op_models import train_op_models
 from kernrec.util.human import Note
+from tests.helpers.reading import reading_here
 from tests.helpers.sharing import measurement
 
 KERNEL = find_kernel("matmul_triton")
@@ -215,3 +218,47 @@ def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tm
     assert names(scope) == ["matmul_triton"]
     np.testing.assert_array_equal(after, before)
     assert warnings_of(context) == ["model matmul was trained to correct another model of matmul_triton; not used"]
+
+
+@pytest.mark.parametrize(("own", "used"), [(0.186, False), (0.120, True)])
+def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
+    # Once, a model with an error of 18.6 %, against 14.7 % of the analytical model, was used silently.
+    for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
+        shutil.copy(path, tmp_path)
+    card_path = tmp_path / "matmul_triton.json"
+    card = json.loads(card_path.read_text())
+    card["scores"] |= {"median latency error": own, "median latency error of the analytical model": 0.147}
+    card_path.write_text(json.dumps(card))
+    store = ModelStore(tmp_path, Stack([]))
+    assert (store.model("matmul_triton", find_gpu("a100")) is not None) == used
+    (warning,) = [line for line in store.warnings() if "held-out" in line] or [""]
+    assert ("less accurate than the analytical model on held-out problems (18.6 against" in warning) == (not used)
+
+
+def test_model_of_a_foreign_database_cannot_use_a_shipped_name(tmp_path):
+    made, database, folder = tmp_path / "made.duckdb", tmp_path / "database.duckdb", tmp_path / "models"
+    folder.mkdir()
+    for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
+        shutil.copy(path, folder)
+    Database.open(made, read_only=False, create=True).close()
+    shutil.copyfile(made, database)
+    model = ModelStore.beside([made]).model("matmul_triton", find_gpu("a100"))
+    assert model is not None
+    assert not model.shipped
+    with reading_here():
+        model = ModelStore.beside([database]).model("matmul_triton", find_gpu("a100"))
+    assert model is not None
+    assert model.shipped
+
+
+def test_model_with_replaced_trees_is_ignored_and_reported_in_one_line(tmp_path):
+    """Once, every query failed with status 70 or answered 4.4e-16 s."""
+    for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
+        shutil.copy(path, tmp_path)
+    for trees in tmp_path.glob("*.trees"):
+        content = trees.read_bytes()
+        trees.write_bytes(content[:-4] + b"\x00\x00\xc0\x7f")  # a leaf that is NaN
+    store, gpu, kernel = ModelStore(tmp_path, Stack([])), find_gpu("a100"), find_kernel("matmul_triton")
+    assert store.scope("matmul", kernel, gpu, "f16") is None
+    (line,) = [line for line in store.warnings() if line.endswith("; not used")]
+    assert "is damaged or was replaced" in line

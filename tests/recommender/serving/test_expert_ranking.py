@@ -26,7 +26,7 @@ from kernrec.recommender.serving.expert_ranking import (
     shipped_ranking,
 )
 from kernrec.recommender.serving.routing import routed
-from kernrec.recommender.serving.tuned_files import Judgment, judge_file
+from kernrec.recommender.serving.tuned_files import Judgment, is_tuned_file, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
 # experts per token, hidden size and width; tile, group, warps and stages.
@@ -170,3 +170,24 @@ def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, 
 
 def test_equal_steps_are_routed_equally():
     assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "wrong"),
+    [
+        ("headdim=64,dstate=128,device_name=NVIDIA_H200,cache_dtype=float16.json", {"BLOCK_SIZE_M": 16}, {}),
+        ("lora_expand,K=4096,R=64,S=3,device=NVIDIA_H200.json", {"BLOCK_N": 64, "BLOCK_K": 32}, {"BLOCK_N": 48}),
+        (
+            "N=1152,K=5120,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[32, 32].json",
+            {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "SPLIT_K": 16, "SWAP_AB": True},
+            {"num_warps": 64},
+        ),
+    ],
+)
+def test_entries_of_other_kernels_are_judged(name, config, wrong, tmp_path):
+    entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
+    (tmp_path / name).write_text(json.dumps(entries))
+    judged = judge_file(tmp_path / name, find_gpu("h200"))
+    assert is_tuned_file(str(tmp_path / name))
+    assert [entry.judgment for entry in judged.entries] == [Judgment.POSSIBLE, Judgment.WRONG]
+    assert judged.entries[0].config.items() >= config.items()

@@ -1,10 +1,13 @@
-"""Test the contents of a bundle, which rows its receiver stores, and which bundles are refused."""
+"""Test bundles: their content, their signatures, and checks of all bundles of a place."""
 
 import hashlib
 import json
+import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -12,13 +15,19 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.keys import Signer, make_key
+from kernrec.store.measurement import Measurement
 from kernrec.store.share.bundle import read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest
 from kernrec.store.share.outgoing import Selection, outgoing
 from kernrec.store.share.place import Folder, Place, ZipFile, place_at
-from tests.helpers.sharing import PROBLEM, UUID_HASH, import_bundle, measurement
+from kernrec.store.share.push import check_place
+from tests.helpers.command import run_here
+from tests.helpers.paths import ROOT
+from tests.helpers.sharing import GPU, PROBLEM, UUID_HASH, Person, import_bundle, measurement, measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")
+
+
 ROWS = [
     measurement(position=0),
     measurement(position=1, config={"block_m": 32}, gpu="rtx4090", measured_at="2026-04-01T12:00:00"),
@@ -50,7 +59,7 @@ def test_bundled_rows_arrive_unchanged_and_once(own, tmp_path, name):
     manifest = bundled(own, place_at(tmp_path / name))
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest
-    assert bundle.signer == manifest.owner
+    assert bundle.manifest.owner == manifest.owner
     assert bundle.manifest.rows == {"config": 2, "problem": 1, "profile": 0, "measurement": 3, "retraction": 0}
     assert bundle.manifest.provenance["gpus"] == ["h200-sxm", "rtx4090"]
     with Database.memory() as database:
@@ -95,7 +104,7 @@ def test_signature_names_its_signer_and_fits_only_its_manifest(own, tmp_path, re
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     place = Folder(tmp_path / "bundle")
     bundled(own, place, signer=Signer.of(tmp_path / "key"))
-    assert read_bundle(place).signer == public
+    assert read_bundle(place).manifest.owner == public
     file = tmp_path / "bundle" / "manifest.json"
     file.write_bytes(file.read_bytes().replace(b"CC0-1.0", b"CC0-1.1"))
     refuses(lambda: read_bundle(place))
@@ -181,3 +190,77 @@ def test_invalid_bundle_is_refused_in_one_line(tmp_path, content):
         read_bundle(place_at(tmp_path / "a.zip"))
     with pytest.raises(UsageError, match=r"has no manifest\.json"):
         read_bundle(place_at(tmp_path))
+
+
+def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
+    """Push a person's rows, replayed rows too, a minute after the last bundle, so that keys do not decide the order."""
+    person.measure(rows)
+    before = set(folder.glob("*/*.zip"))
+    made_at = datetime(2026, 3, 2, 12, len(before))
+    session = f"session = '{rows[0].origin.session}'"
+    with (
+        patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()),
+        patch.object(Selection, "condition", lambda _: session),
+    ):
+        assert person.push(folder) == len(rows)
+    (new,) = set(folder.glob("*/*.zip")) - before
+    return new
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (path := tmp_path / "contributed").mkdir()
+    return path
+
+
+@pytest.mark.every(3)
+def test_bundles_of_several_users_are_listed_pulled_and_compared(folder, tmp_path):
+    for name, slower in (("ann", 1.0), ("ben", 1.0), ("cyd", 1.5)):
+        contribute(Person(tmp_path / name), folder, measurements(name, 5, latency_s=1e-3 * slower))
+    report = check_place(Folder(folder))
+    assert (report.bundles, report.bad) == (3, {})
+    (row,) = report.rows
+    assert (row["gpu"], row["kernel"], row["configs"], row["rows"]) == (GPU, "matmul_simt", 5, 15)
+    assert len(row["signers"]) == 3  # type: ignore[arg-type]
+    assert Person(tmp_path / "reader").pull(folder).measurements == 15
+
+
+@pytest.mark.every(3)
+def test_each_invalid_bundle_is_reported_on_one_line(folder, tmp_path):
+    ann, ben, reader = (Person(tmp_path / name) for name in ("ann", "ben", "reader"))
+    good = contribute(ann, folder, measurements("monday", 3))
+    replayed = contribute(ben, folder, measurements("replayed", 2, replayed=True))
+    renamed = good.with_name(good.name.replace("2", "3", 1))
+    shutil.copy(good, renamed)
+    copied = contribute(ben, folder, measurements("monday", 3))
+    broken = good.with_name(f"{good.name[:-16]}{'0' * 12}.zip")
+    broken.write_bytes(good.read_bytes()[:-300])
+    (folder / GPU / "notes.md").write_text("hello")
+    changed = folder / GPU / "changed.zip"
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(changed, "w") as new:
+        for each in old.namelist():
+            content = old.read(each)
+            new.writestr(each, content.replace(b"CC0-1.0", b"GPL-3.0") if each == "manifest.json" else content)
+    target = good.with_name(f"{good.name[:-16]}{'1' * 12}.zip")
+    changed.rename(target)
+    bad = {name.partition("/")[2]: reason for name, reason in check_place(Folder(folder)).bad.items()}
+    assert set(bad) == {replayed.name, renamed.name, copied.name, broken.name, "notes.md", target.name}
+    assert "repeat a recording" in bad[replayed.name]
+    assert f"its name has to be {GPU}/{good.name}" in bad[renamed.name]
+    assert f"3 rows of it are in {GPU}/{good.name} already" in bad[copied.name]
+    assert "not a bundle" in bad[broken.name]
+    assert "its name is not" in bad["notes.md"]
+    assert "signature" in bad[target.name]
+    assert not any(str(tmp_path) in reason for reason in bad.values())
+    done = run_here("db", "verify", folder, "--list", home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("refused: ") == 6
+    assert "1 bundle, 6 refused" in done.stdout
+    assert json.loads((folder / "index.json").read_text()) == {"names": [f"{GPU}/{good.name}"]}
+    left = reader.pull(folder).left
+    assert {row["session"] for row in reader.pulled()} >= {"monday"}
+    assert any(broken.name in line for line in left)
+
+
+def test_contributed_datasets_pass_the_check():
+    assert check_place(Folder(ROOT / "datasets/contributed")).bad == {}

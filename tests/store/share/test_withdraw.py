@@ -139,7 +139,7 @@ def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base, alic
     """Alice's file has other keys than her pushed rows, which lack the private columns."""
     merge_into(bob, alice.database)
     alice.withdraw(base / "team", "position = 0")
-    assert copies(bob) == {}  # unknown before the next pull
+    assert copies(bob) == {}  # Bob learns of the withdrawal only at the next pull
     assert bob.pull(base / "team").withdrawn == 1
     assert copies(bob) == {"alice": 1}
     assert copies(bob) == {}

@@ -27,7 +27,6 @@ from front import DATA, Data, Sources, Table
 
 from evidence.predicted import ZERO_BY_ZERO
 from evidence.recordings.files import AbsentError, parquet_dicts
-from kernrec.compile.block_mix import MachineLowering
 from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
@@ -35,6 +34,7 @@ from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
+from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.watched import Lowering
 from kernrec.ptx.ir.program import Function
 from kernrec.recommender.estimate.sampled_launch import held_by_l1
@@ -63,8 +63,8 @@ class RecordedKernel:
     """Function that returns the arguments of the launch, and the buffers keyed by name."""
     options: tuple[str, ...] = ()
     """Further options that the recorder passed to the compiler."""
-    divides_zeros: bool = False
-    """Whether every IEEE division computes 0/0."""
+    lowering: Lowering = lowered
+    """Function that lowers a PTX function to the machine instructions of its basic blocks."""
     chosen: Callable[[Row], bool] = lambda row: True
     """Predicate that selects the recorded configs to compare."""
 
@@ -93,19 +93,14 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
     return arguments, {name: np.zeros(size, np.float32) for name, size in sizes.items()}
 
 
-def _lowering(kernel: RecordedKernel, ptx: str, entry: str) -> Lowering:
-    """Return a function that counts the machine instructions of each basic block in the kernel's machine code."""
-    counted = MachineLowering(ptx, _SM, entry)
-
-    def dividing_zeros(function: Function) -> list[dict[str, float]]:
-        costs = [dict(cost) for cost in counted(function)]
-        for block, cost in zip(function.blocks, costs, strict=True):
-            divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
-            for name, count in ZERO_BY_ZERO.items():
-                cost[name] = cost.get(name, 0) + divisions * count
-        return costs
-
-    return dividing_zeros if kernel.divides_zeros else counted
+def _dividing_zeros(function: Function) -> list[dict[str, int]]:
+    """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
+    costs = lowered(function)
+    for block, cost in zip(function.blocks, costs, strict=True):
+        divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
+        for name, count in ZERO_BY_ZERO.items():
+            cost[name] = cost.get(name, 0) + divisions * count
+    return costs
 
 
 _COULOMB = RecordedKernel(
@@ -121,7 +116,7 @@ KERNELS = {
     ),
     "pnpoly": RecordedKernel(
         "KernelTunerPnpoly.cu", "pnpoly", "VERTICES BLOCK_SIZE_X TILE_SIZE BETWEEN_METHOD USE_METHOD",
-        _point_in_polygon, divides_zeros=True,
+        _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
     # In these configs, the loop over an array of sums is only partly unrolled, and its machine code depends on the
@@ -203,7 +198,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     entry = entry_name(module.functions, str(row["kernel"]))
     grid, block = ([int(row[f"{extent}_{axis}"]) for axis in AXES] for extent in ("grid", "block"))
     launch = KernelLaunch(entry, grid, block, *kernel.arguments())
-    options = replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=_lowering(kernel, compiled.ptx, entry))
+    options = replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=kernel.lowering)
     per_block = sampled_counts(module, launch, options)
     blocks, threads, resources = int(np.prod(grid)), int(np.prod(block)), compiled.resources[entry]
     counts: dict[str, float] = {metric: value * blocks for metric, value in per_block.items()}

@@ -43,7 +43,8 @@ _NAMES = (
     "l2.moved", "l2.weights", "l2.result", "waves", "log.mn", "log.mk", "log.nk",
     *(f"waves.{rows}x{across}" for rows, across in _WAVES),
     *(f"time.{rows}x{across}x{split}" for rows, across, split in _TIMED),
-    "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
+    "aligned.m", "aligned.n", "aligned.k", "aligned.rows of a", "aligned.rows of b", "aligned.rows",
+    *(f"full.{rows}x{across}" for rows, across in _WAVES),
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
 """Names of the rows that the engine fills, in the order of `Figure` in engine/query/products.cpp."""
@@ -73,6 +74,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,
         device.dram, device.l2, gpu.l2_bytes, gpu.sms, device.launch_s, device.timing.working_sets,
+        float(layout[0] == "t"), float(layout[1] == "t"),
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if device.tensor:
@@ -94,4 +96,5 @@ def _tiles(device: Device) -> Array:
 
 def _constants(device: Device, layout: str) -> Mapping[str, float]:
     transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
-    return transposed | {"arch.datacenter blackwell": float(device.gpu.sm in (100, 103))} | device.constants
+    architecture = {"arch.datacenter blackwell": float(device.gpu.sm in (100, 103)), "device.sm": float(device.gpu.sm)}
+    return transposed | architecture | device.constants

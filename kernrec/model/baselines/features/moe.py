@@ -19,11 +19,15 @@ DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "rout
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
 """Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
+SUSTAINED_SIBLINGS = True
 _ROWS = (16, 64, 128)
 """Numbers of rows of the tiles that backends use for an expert."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
+_SMALL_TILE = 3.0
+"""Time per row of tiles of 16 rows relative to larger tiles, in the bound at the sustained rate. Without such tiles,
+few tokens would take too long on GPUs that have little arithmetic for their bandwidth, such as the H20."""
 _CHAIN_CLK = 250.0
 """Clock cycles for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
@@ -46,7 +50,10 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
     memory_s = np.maximum(
         ((1 - resident) * weights + spilled) / (gpu.memory_bandwidth * _DRAM_SHARE), moved / device.l2
     )
-    math_s = np.minimum(padded[64], padded[128]) * per_row / (device.peak_flops * _MATH_SHARE)
+    whole = np.minimum(padded[64], padded[128])
+    if device.timing.sustained:
+        whole = np.minimum(whole, padded[16] * _SMALL_TILE)
+    math_s = whole * per_row / (device.peak_flops * _MATH_SHARE)
     chain_s = device.seconds(_CHAIN_CLK) * (hidden + inner) / 64
     parts = device.parts(flops, moved)
     total_s = parts["launch"] + (math_s**3 + memory_s**3 + chain_s**3) ** (1 / 3)

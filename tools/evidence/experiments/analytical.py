@@ -1,6 +1,6 @@
 """Compare the analytical model with recorded times of kernels that it was not fitted to.
 
-    tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
+    tools/evidence analytical [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
 
     convolution, pnpoly, gemm,      samples of recorded search spaces of public kernels; `--sources` names the folder
     with

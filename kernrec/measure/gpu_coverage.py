@@ -1,0 +1,109 @@
+"""Compute how much of the standard workloads is measured on each GPU.
+
+A layer counts as measured if a database has a row of the layer that is not from a replay. A layer counts as recorded if
+kernrec's shipped recordings of backends contain exactly this layer and GPU.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu.find import UnknownGPU
+from kernrec.measure.problems import select_layers
+from kernrec.op import Problem
+from kernrec.store import Stack
+from kernrec.store.coverage import MeasuredProblem, measured_problems
+from kernrec.store.recorded import contents, recorded_baselines
+
+
+@dataclass
+class OpCoverage:
+    """Number of measured and recorded layers of an op on a GPU."""
+
+    layers: int
+    """Number of layers with this op in the standard workloads."""
+    measured: int = 0
+    """Number of measured layers."""
+    recorded: int = 0
+    """Number of layers for which recordings of backends are shipped."""
+    configs: int = 0
+    """Number of distinct combinations of config, problem and operating point that were measured for the op."""
+    energies: int = 0
+    """Number of the combinations in `configs` for which energy was measured."""
+
+
+@dataclass(frozen=True)
+class GpuCoverage:
+    """Coverage of a GPU that has at least one measurement or recording."""
+
+    gpu: str
+    arch: str
+    """Architecture of the GPU; empty if the catalog does not contain the GPU."""
+    ops: Mapping[str, OpCoverage]
+    """Coverage, keyed by op.
+
+    The ops of the standard workloads come first, followed by other measured ops, which have zero layers.
+    """
+    last_measured: str
+    """Day of the last measurement; empty if there is none."""
+
+
+_Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
+"""Layers of the standard workloads, keyed by op.
+
+A layer is a tuple of problems that differ only in their dtype, which is f16 or bf16.
+"""
+
+
+def _standard_layers() -> _Layers:
+    layers: dict[str, dict[str, tuple[Problem, ...]]] = defaultdict(dict)
+    for problem in (layer.problem for layer in select_layers("all", None, None, None, None) or ()):
+        definition = problem.definition
+        dtypes = ("f16", "bf16") if problem.dtype in ("f16", "bf16") else (problem.dtype,)
+        same = (definition.problem(each, problem.layout, **problem.dim) for each in dtypes if each in definition.dtypes)
+        key = problem.key.replace("]bf16,", "]f16,")
+        if key not in layers[problem.op]:
+            layers[problem.op][key] = tuple(same)
+    return {op: list(problems.values()) for op, problems in layers.items()}
+
+
+def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
+    """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
+
+    Raises:
+        UsageError: A database cannot be read.
+    """
+    layers = _standard_layers()
+    rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
+    for row in measured_problems(backend):
+        rows[row.gpu].append(row)
+    recorded = {gpu for about in contents().values() for gpu in about["gpus"]}
+    covered = [_of_gpu(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
+    return sorted(covered, key=lambda each: (-sum(op.measured for op in each.ops.values()), each.gpu))
+
+
+def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuCoverage:
+    measured = {row.problem for row in rows}
+    gpu = _catalog(name)
+    ops = {}
+    for op, problems in layers.items():
+        there = gpu is not None and name in contents().get(op, {}).get("gpus", ())
+        ops[op] = OpCoverage(
+            len(problems),
+            sum(any(each.key in measured for each in same) for same in problems),
+            sum(any(recorded_baselines(each, gpu) for each in same) for same in problems) if there and gpu else 0,
+        )
+    for row in rows:
+        of_op = ops.setdefault(row.op, OpCoverage(0))
+        of_op.configs += row.configs
+        of_op.energies += row.energies
+    last = max((row.last_measured for row in rows), default="")
+    return GpuCoverage(name, gpu.arch if gpu else "", ops, last)
+
+
+def _catalog(name: str) -> GPU | None:
+    try:
+        return find_gpu(name)
+    except UnknownGPU:
+        return None
