@@ -154,8 +154,9 @@ def _analyze(
                 return _analyze(wanted, silent, notes, processors)
             if question := refused_assumption(wanted, str(error)):
                 raise UsageError(question) from None
-        if measuring is None and left_out and drafted and not isinstance(error, CompileError):
-            raise type(error)(f"{error} ({left_out[0]}; give it as an argument)") from None
+        unset = next((note for note in left_out if note.startswith("read as zero")), None)
+        if measuring is None and unset and drafted and not isinstance(error, CompileError):
+            raise type(error)(f"{error} ({unset})") from None
         if measuring is None or isinstance(error, UsageError | CompileError):
             raise
         measuring.alone(error, wanted.as_json)

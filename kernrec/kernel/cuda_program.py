@@ -96,7 +96,7 @@ class DeviceCode:
             parts.append(f"host code ({', '.join(self.functions[:3])}{more})")
         if self.headers:
             parts.append(", ".join(self.headers[:4]) + (", ..." if len(self.headers) > 4 else ""))
-        return f"skipped, because NVRTC only compiles device code: {'; '.join(parts)}" if parts else ""
+        return f"without {' and '.join(parts)}, which NVRTC does not compile" if parts else ""
 
 
 @lru_cache(maxsize=32)

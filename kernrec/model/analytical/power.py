@@ -94,8 +94,6 @@ def clocks_between(lowest: float, highest: float) -> Floats:
     return values
 
 
-Places = NDArray[np.int64]
-
 DRAM = "dram.bytes"
 """Name of the event of moving one byte between L2 and DRAM."""
 ISSUE = "issue."
@@ -287,15 +285,8 @@ class PowerModel:
             points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
         """
         costs = np.empty((LIMITED, len(points), launches.shape[1]))
-        self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
+        self.setting(points).fill(launches, np.arange(launches.shape[1]), costs)
         return LimitedCosts(costs, launches[4])
-
-    def limit_some(
-        self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
-    ) -> None:
-        """Compute the costs like `limit_launches`, but only of the launches with the indices `places`. Write them to
-        `costs`, (`LIMITED`, P, N)."""
-        self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
         """Convert pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands

@@ -149,8 +149,8 @@ def within_power(query: Query, gpu: GPU) -> Query:
         return query
     if most_w < gpu.power_min_w:
         raise UsageError(
-            f"max power is {most_w:g} W, which a network keeps by a power limit, but a {gpu.title} accepts no limit "
-            f"below {gpu.power_min_w:g} W"
+            f"max power is {most_w:g} W, but the power limit of the {gpu.title} cannot be set below "
+            f"{gpu.power_min_w:g} W"
         )
     return replace(query, power_limit_w=most_w)
 

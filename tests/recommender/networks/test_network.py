@@ -140,7 +140,7 @@ def test_no_total_exceeds_the_power_bound(recommender, objective):
     assert [total.as_dict() for total in bounded.totals] == [total.as_dict() for total in limited.totals]
     swept = sweep_network(recommender, bounded, "power limit")
     assert all(row.total.power_w <= 250.0 * (1 + 1e-9) for row in swept.rows)
-    with pytest.raises(UsageError, match=r"accepts no limit below 200 W"):
+    with pytest.raises(UsageError, match=r"cannot be set below 200 W"):
         answer_network(recommender, "h100", wanted, Query(objective, max_power_w=50.0))
 
 
