@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.analysis.issue_cost import issue_of
 from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution.engine import RawFinding, SiteCounts, encoded, signed
 from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions, block_accesses
