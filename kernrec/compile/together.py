@@ -22,6 +22,8 @@ from functools import lru_cache
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
+from kernrec.errors import KernrecError
+from kernrec.kernel.cuda_program import function_name, parsed, text_of, top_level, without
 
 MOST_TOGETHER = 8
 """Maximum number of configs per run of the compiler. More configs would save almost no further time."""
@@ -220,72 +222,37 @@ def _copy_of(entry: str, comment: str) -> bool:
     return number is not None and number[0] in comment
 
 
-_SKIPPED = re.compile(r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'", re.DOTALL)
-_RAW = re.compile(r"\bR\"|\?\?[=/'()!<>-]|<%|%>|%:")
-_KERNEL = re.compile(
-    r"(?:extern\s*\"C\"\s*)?(?:static\s+)?__global__\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?void\s+"
-    r"(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
-)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
-_BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
-"""Matches a text after which the declaration of a kernel can begin."""
-_CLOSES = {"(": ")", "{": "}"}
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """Remove all kernels except `entries` from a source. A source that is too complex for this is returned unchanged.
+    """Remove all kernels except `entries` from a source. A source that is too complex for this, or that still contains
+    more than a single kernel, is returned unchanged.
 
     Args:
         source: CUDA C++.
         entries: Names of the kernels to keep, as in the source or mangled.
     """
-    if source.count("__global__") < 2 or _RAW.search(source):
+    if source.count(_KERNEL_MARK) < 2:
         return source
-    text = _SKIPPED.sub(lambda skipped: _blank(skipped[0]), source)
-    kernels = list(_KERNEL.finditer(text))
-    names = [kernel[1] for kernel in kernels]
-    launched = {name for name in names if any(_is_called(name, entry) for entry in entries)}
-    macros = set(re.findall(r"#\s*define\s+(\w+)", text))
+    try:
+        root = parsed(source)
+    except KernrecError:  # tree-sitter is not installed.
+        return source
+    definitions = ("function_definition", "linkage_specification")
+    kernels = [node for node in top_level(root) if node.type in definitions and _KERNEL_MARK in text_of(node)]
+    others = [node for node in kernels if not any(_is_called(function_name(node), entry) for entry in entries)]
     if (
-        len(kernels) != text.count("__global__")
-        or not all(any(_is_called(name, entry) for name in launched) for entry in entries)
-        or macros & set(names)
+        root.has_error
+        or len(kernels) != source.count(_KERNEL_MARK)
+        or len(kernels) - len(others) != len(entries)
+        or any(_DIRECTIVE.search(text_of(node)) for node in others)
+        or {function_name(node) for node in kernels}.intersection(_MACRO.findall(source))
     ):
         return source
-    parts, start = [], 0
-    for kernel in kernels:
-        if kernel[1] in launched:
-            continue
-        end = _end(text, kernel.end() - 1)
-        if end is None or not _BEFORE.search(text, 0, kernel.start()) or _DIRECTIVE.search(text, kernel.start(), end):
-            return source
-        parts += [source[start : kernel.start()], "\n" * source.count("\n", kernel.start(), end)]
-        start = end
-    reduced = "".join([*parts, source[start:]])
+    reduced = without(source, [(node, "") for node in others])
     return reduced if is_one_kernel(reduced) else source
-
-
-def _blank(skipped: str) -> str:
-    return skipped if skipped == '"C"' else re.sub(r"[^\n]", " ", skipped)
 
 
 def _is_called(name: str, entry: str) -> bool:
     return name == entry or (entry.startswith("_Z") and f"{len(name)}{name}" in entry)
-
-
-def _end(text: str, opened: int) -> int | None:
-    """Return the end of the function whose parameter list begins at `opened`, or None if the function has no body."""
-    behind = _closed(text, opened)
-    if behind is None:
-        return None
-    body = re.compile(r"\s*\{").match(text, behind)
-    return None if body is None else _closed(text, body.end() - 1)
-
-
-def _closed(text: str, opened: int) -> int | None:
-    depth = 0
-    for bracket in re.compile(rf"[{re.escape(text[opened] + _CLOSES[text[opened]])}]").finditer(text, opened):
-        depth += 1 if bracket[0] == text[opened] else -1
-        if depth == 0:
-            return bracket.end()
-    return None

@@ -159,13 +159,13 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     marks = _DeviceWords(root)
     headers: dict[str, None] = {}
     edits: list[tuple[Node, str]] = []
-    declarations = [node for node in _top_level(root) if host_code and node.type != "preproc_include"]
+    declarations = [node for node in top_level(root) if host_code and node.type != "preproc_include"]
     host = [node for node in declarations if _is_host(node, marks)]
     functions = {function_name(node): None for node in host if next(nodes(node, "function_definition"), None)}
     host += _unused_types([node for node in declarations if node not in host], instance or "")
     edits += [(node, "") for node in host]
     uses_std = any(_STD_NAME.search(text_of(node)) for node in declarations if node not in host)
-    for node in _top_level(root) if host_code else ():
+    for node in top_level(root) if host_code else ():
         name = text_of(node.child_by_field_name("path")).strip('<>"') if node.type == "preproc_include" else ""
         if not name or DEVICE_HEADER.match(name):
             if name and '"' in text_of(node):  # NVRTC only finds CUDA's headers between angle brackets.
@@ -179,7 +179,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
         name = instance.partition("<")[0].strip()
         instances = nodes(root, "template_instantiation")
         edits += [(node, "") for node in instances if re.search(rf"\b{re.escape(name)}\s*<", text_of(node))]
-    device = _without(text, edits)
+    device = without(text, edits)
     if instance is not None:
         device += f"\n__device__ auto kernrec_instance = &{instance};\n"
     return DeviceCode(device, tuple(headers), tuple(functions))
@@ -233,7 +233,8 @@ def _type_name(node: "Node") -> str:
     return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has the name of its template.
 
 
-def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
+def without(text: str, edits: "list[tuple[Node, str]]") -> str:
+    """Return a source in which syntax nodes are replaced by texts. All other code keeps its line numbers."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -260,12 +261,13 @@ class _DeviceWords:
         return self._pattern.search(text) is not None
 
 
-def _top_level(root: "Node") -> "Iterator[Node]":
+def top_level(root: "Node") -> "Iterator[Node]":
+    """Yield the declarations at namespace scope, including those in `#if`, namespaces and `extern "C"` blocks."""
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)
         if node.type in groups or block:
-            yield from _top_level(node)
+            yield from top_level(node)
         else:
             yield node
 

@@ -40,7 +40,7 @@ import numpy as np
 from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.dependence import data_dependences, global_pointers
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.watched import BlockAccesses, BlockTrace, EmulationOptions, among, without_repeats
+from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions, among, without_repeats
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.results import Array, EmulationError
@@ -168,31 +168,20 @@ _FEWEST = 8
 _SHARED = 0.5
 
 
-class FirstReads:
-    """Sectors that each of several consecutive blocks read, grouped by buffer."""
+def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
+    """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`. The ratio is the number of distinct sectors that n
+    consecutive blocks read, divided by the number that one block reads.
 
-    def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
-        """Collect the sectors that each block read. The blocks are numbered in ascending order."""
-        self._reads: dict[str, list[Array]] = {}
-        for place, block in enumerate(sorted(accesses)):
-            for name, read in accesses[block].read.items():
-                self._reads.setdefault(name, []).append(read.sector_numbers * WINDOW + place)
-
-    @property
-    def buffers(self) -> set[str]:
-        """Names of the buffers that were read."""
-        return set(self._reads)
-
-    def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
-        """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`. The ratio is the number of distinct sectors
-        that n consecutive blocks read, divided by the number that one block reads."""
-        for name, parts in self._reads.items():
-            # Sort the reads by sector, then by block. Reads of one sector by consecutive blocks are then adjacent.
-            reads = np.sort(np.concatenate(parts))
-            size = 2
-            while size <= count:
-                yield name, size, len(without_repeats(reads // size)) * size / len(reads)
-                size *= 2
+    Args:
+        reads: For each buffer, one array per block that read it. An element is sector * `WINDOW` + number of the block.
+    """
+    for name, parts in reads.items():
+        # Sort the reads by sector, then by block. Reads of one sector by consecutive blocks are then adjacent.
+        ordered = np.sort(np.concatenate(parts))
+        size = 2
+        while size <= count:
+            yield name, size, len(without_repeats(ordered // size)) * size / len(ordered)
+            size *= 2
 
 
 def wave_metrics(
@@ -224,18 +213,18 @@ def wave_metrics(
     # Last barrier up to which blocks may be emulated.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
-    reads: FirstReads | None = None
+    reads: dict[str, list[Array]] | None = None
     while number <= most:
         started = one_warp if number == 0 else launch
         reads = _first_reads(module, started, window, min(budget, ends[number]))
-        if reads is None or not set(wanted) - reads.buffers:
+        if reads is None or not set(wanted) - reads.keys():
             break
         number = 2 * number or 1
-    return {} if reads is None else {f"wave.{name}.{n}": ratio for name, n, ratio in reads.by_window(count)}
+    return {} if reads is None else {f"wave.{name}.{n}": ratio for name, n, ratio in shared_reads(reads, count)}
 
 
-def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """Emulate the blocks of a window, each within an instruction budget, and return their reads.
+def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
+    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
 
     The result is None for launches with clusters. Blocks of a cluster wait for each other, which does not work with a
     single warp per block.
@@ -248,7 +237,11 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
         # Ignore errors: most blocks exceed the budget, and some wait for warps that were not started.
         with contextlib.suppress(EmulationError):
             emulation.run([block])
-    return FirstReads(emulation.accesses())
+    reads: dict[str, list[Array]] = {}
+    for place, (_, accesses) in enumerate(sorted(emulation.accesses().items())):
+        for name, read in accesses.read.items():
+            reads.setdefault(name, []).append(read.sector_numbers * WINDOW + place)
+    return reads
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:

@@ -78,8 +78,8 @@ from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_ac
 from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.special_registers import warps_of
 from kernrec.ptx.state.results import Array
-from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 

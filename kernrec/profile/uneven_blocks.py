@@ -21,8 +21,8 @@ from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.special_registers import warps_of
 from kernrec.ptx.state.results import EmulationError
-from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03

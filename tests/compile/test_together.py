@@ -143,7 +143,6 @@ def test_other_kernel_is_removed_and_line_numbers_stay(name):
     TWO.replace("#define SIZE 4", "#define SIZE 4\n#define KERNEL __global__ void"),
     TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),
     TWO.replace("int* x) {", 'int* x);\nint unusual = R"(})"[0];'),
-    TWO.replace('extern "C" __global__ void first', "[[deprecated]] __global__ void first"),
 ])  # fmt: skip
 def test_unusual_launch_stays_unchanged(changed):
     assert changed != TWO

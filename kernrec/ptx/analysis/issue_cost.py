@@ -340,3 +340,12 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
         return (("alu", 1),)
     narrow = source in ("s8", "s16", "u8", "b8")
     return (("alu", 1),) if narrow else ()
+
+
+def issue_of(block: BasicBlock) -> dict[str, int]:
+    """Return the machine instructions of a basic block by class. Each PTX instruction is converted separately."""
+    issue: dict[str, int] = {}
+    for ins in block.instructions:
+        for name, cost in classify(ins):
+            issue[name] = issue.get(name, 0) + cost
+    return issue

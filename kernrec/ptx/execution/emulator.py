@@ -11,15 +11,23 @@ accesses. `atomic.<buffer>` and `atomic.shared` count atomic operations of lanes
 tensor cores. On request, `lanes.<class>` is the part of `lanes` that belongs to a class.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.analysis.issue_cost import issue_of
 from kernrec.ptx.analysis.lowering import straightened
-from kernrec.ptx.execution import engine
-from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions
+from kernrec.ptx.execution.engine import RawFinding, SiteCounts, encoded, signed
+from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions, block_accesses
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
+from kernrec.ptx.ir.special_registers import FIXED, WARP, registers_at_launch, warps_of
+from kernrec.ptx.state.descriptors import ADDRESSES
 from kernrec.ptx.state.launch_layout import (
     MOST_THREADS,
     RESERVED_BYTES,
@@ -29,9 +37,13 @@ from kernrec.ptx.state.launch_layout import (
     lay_out,
     pack_arguments,
 )
-from kernrec.ptx.state.results import Array, Counts
-from kernrec.ptx.state.special_registers import WARP
+from kernrec.ptx.state.results import Array, BudgetError, Counts, EmulationError, location
+from kernrec.util.engine import module as engine
 
+_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults that the engine reports
+_NAMED = re.compile("\x01([0-9]+)\x01")
+"""Matches the place in an engine message that stands for an instruction. It contains the instruction's index in the
+function."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -122,67 +134,98 @@ class Emulation:
         if self.lowered is not None:
             self.pieces = straightened(function, self.lowered)
         self._options = options
-        self._counted = Counts()
         layout = lay_out(module, function, launch, guarded=options.checked is not None and options.checked.shared)
-        self._engine = engine.EngineLaunch(
-            function,
-            layout,
-            engine.Shape(self.grid, size, self._clusters.extents, self.blocks_per_batch),
-            _sizes(launch, layout),
-            options,
-            frozenset(block.index for piece in self.pieces for block in piece[1:]),
-        )
+        merged = frozenset(block.index for piece in self.pieces for block in piece[1:])
+        self._kernel = self._engine_kernel(layout, launch, size, merged)
+        self._buffers, self._sizes = list(layout.buffers), [data.size for data in layout.buffers.values()]
+        self._warps, self._lanes = (np.zeros(len(function.blocks), np.int64) for _ in range(2))
+        self._by_warp = np.zeros((len(function.blocks), warps_of(size)), np.int64)
+        self._add_memory(layout)
         if (watch := options.checked) is not None:
-            self._engine.check(layout.shared_arrays, sorted(watch.uninitialized), watch.shared, watch.global_races)
+            names, starts, sizes = ([array[field] for array in layout.shared_arrays] for field in range(3))
+            numbers = [number for number, name in enumerate(self._buffers) if name in watch.uninitialized]
+            self._kernel.check(names, starts, sizes, numbers, watch.shared, watch.global_races)
+
+    def _engine_kernel(
+        self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
+    ) -> Any:
+        """Return the launch in the engine. `merged` contains the indices of the basic blocks that the assembler merges
+        with the previous basic block."""
+        code, options = encoded(self.function), self._options
+        blocks = code.blocks.reshape(-1, 6).copy()
+        blocks[list(merged), 5] = True
+        values = FIXED | _sizes(launch, layout)
+        return engine().Kernel(
+            code.names, code.instructions, code.operands, blocks.reshape(-1), code.widths, code.specials,
+            [values.get(name, -1) for name in code.specials],
+            [signed(layout.symbols.get(name, 0)) for name in code.symbols],
+            self.grid, size, self.blocks_per_batch, [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
+            layout.constants, layout.parameters, options.budget, options.count, options.check_races,
+            self._clusters.extents, registers_at_launch(self.function.directives) or 0, list(options.watched),
+        )  # fmt: skip
+
+    def _add_memory(self, layout: LaunchLayout) -> None:
+        for name, data in layout.buffers.items():
+            self._kernel.add_buffer(name, data, bool(data.flags.writeable))
+        for handle, image in layout.images.items():
+            sampler = image.sampler
+            self._kernel.add_image(
+                handle, self._buffers.index(image.buffer), list(image.extents), image.element.replace("i", "s"),
+                [image.channels, image.layers, image.levels],
+                [sampler.filter == "linear", ADDRESSES.index(sampler.address), sampler.normalized, sampler.unit_range],
+            )  # fmt: skip
 
     def set_arguments(self, arguments: Sequence[bytes]) -> None:
         """Replace the arguments of the launch."""
-        self._engine.set_parameters(pack_arguments(self.function, arguments, {}, {}))
+        self._kernel.set_parameters(pack_arguments(self.function, arguments, {}, {}))
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
         """Run the thread blocks with these linear numbers (x fastest), and return their counts."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
-        self._engine.run(self._clusters.ordered(block_numbers))
+        numbers = np.ascontiguousarray(self._clusters.ordered(block_numbers), np.int64)
+        fault, events, warps, lanes, barriers, by_warp = self._kernel.run(numbers, _threads())
+        if fault is not None:
+            raise self._error(*fault)
+        self._warps += np.array(warps, np.int64)
+        self._lanes += np.array(lanes, np.int64)
+        if by_warp:
+            self._by_warp += np.array(by_warp, np.int64).reshape(self._by_warp.shape)
         if not self._options.count:
             return Counts()
-        before, self._counted = self._counted, self._totals()
-        return Counts({name: value - before[name] for name, value in self._counted.items()})
-
-    def _totals(self) -> Counts:
-        launch = self._engine
-        counts = Counts(launch.counts)
-        for issue, warps, lanes in zip(self.issue, launch.warps.tolist(), launch.lanes.tolist(), strict=True):
+        counts = Counts(events)
+        for issue, ran, active in zip(self.issue, warps, lanes, strict=True):
             for name, cost in issue.items():
-                counts.bump(f"issue.{name}", cost * warps)
+                counts.bump(f"issue.{name}", cost * ran)
                 if self._options.lanes_by_class:
-                    counts.bump(f"lanes.{name}", cost * lanes)
-            if warps:
+                    counts.bump(f"lanes.{name}", cost * active)
+            if ran:
                 issued = sum(issue.values())
-                counts.bump("issue", issued * warps)
-                counts.bump("lanes", issued * lanes)
-        counts.bump("barriers", launch.barriers)
+                counts.bump("issue", issued * ran)
+                counts.bump("lanes", issued * active)
+        counts.bump("barriers", barriers)
         return counts
 
     @property
-    def findings(self) -> list[engine.RawFinding]:
+    def findings(self) -> list[RawFinding]:
         """Return the errors in memory accesses that the checks (`EmulationOptions.checked`) have found so far."""
-        return self._engine.findings
+        return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
-    def sites(self) -> list[engine.SiteCounts]:
+    def sites(self) -> list[SiteCounts]:
         """Return how much data each instruction has moved so far. The list is empty if memory accesses are not
         checked."""
-        return self._engine.sites
+        return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
         """Return (basic block, number of warps that have run it, number of their active lanes) for each basic block."""
-        return list(zip(self.function.blocks, self._engine.warps.tolist(), self._engine.lanes.tolist(), strict=True))
+        return list(zip(self.function.blocks, self._warps.tolist(), self._lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
         """Return the accesses of each watched block to global memory, keyed by the block's linear number."""
-        return self._engine.watched()
+        watched = self._kernel.watches()
+        return {block: block_accesses(each, self._buffers, self._sizes) for block, each in watched.items()}
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
         """Return all blocks of every cluster that contains one of the given blocks."""
@@ -190,7 +233,7 @@ class Emulation:
 
     def unsupported(self) -> list[str]:
         """Return the names of the kernel's instructions that the emulator does not support, in text order."""
-        return self._engine.unsupported()
+        return [self.function.instructions[place].name for place, _ in self._kernel.unsupported]
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
@@ -199,10 +242,10 @@ class Emulation:
         return [
             {}
             if not warps
-            else engine.issue_of(blocks[i])
+            else issue_of(blocks[i])
             if lowered is None
             else {name: count for name, count in lowered[i].items() if count}
-            for i, warps in enumerate(self._engine.warps.tolist())
+            for i, warps in enumerate(self._warps.tolist())
         ]
 
     def runs_by_warp(self) -> Array:
@@ -211,7 +254,28 @@ class Emulation:
 
         The counts of all thread blocks are added. They are zero if `EmulationOptions.watched` is empty.
         """
-        return self._engine.by_warp.copy()
+        return self._by_warp.copy()
+
+    def _error(self, kind: int, source: int, text: str) -> EmulationError:
+        instructions = self.function.instructions
+        if source < 0:
+            return EmulationError(f"{self.function.name}: {text}")
+        ins = instructions[source]
+        if kind == _BUDGET:
+            return BudgetError(
+                f"{self.function.name}: more than {self._options.budget} instructions executed; this looks like an"
+                f" endless loop near PTX line {ins.line}"
+            )
+        named = [instructions[int(place)] for place in _NAMED.findall(text)]
+        places = iter(f"{each.name} in PTX line {each.line}" for each in named)
+        text = _NAMED.sub(lambda _: next(places), text)
+        if kind == _UNSUPPORTED:
+            text = f"the emulator does not support {ins.name}{': ' + text if text else ''}"
+        return EmulationError(f"{location(self.function, ins)}: {text}")
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:

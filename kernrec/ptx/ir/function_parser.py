@@ -69,7 +69,7 @@ class OperandReader:
         if "|" in text:
             return self._pair(text)
         if text == "WARP_SZ":
-            return self._immediate(32, "int")
+            return Immediate(32, "int")
         name, plus, offset = text.partition("+")
         if not _SYMBOL_NAME.fullmatch(name.strip()):
             raise ValueError(f"cannot read the operand {text!r:.60}")
@@ -116,20 +116,15 @@ class OperandReader:
 
     def _literal(self, text: str) -> Immediate:
         if _F32.fullmatch(text):
-            return self._immediate(int(text[2:], 16), "f32")
+            return Immediate(int(text[2:], 16), "f32")
         if _F64.fullmatch(text):
-            return self._immediate(int(text[2:], 16), "f64")
+            return Immediate(int(text[2:], 16), "f64")
         if INTEGER.match(text):
-            return self._immediate(integer(text), "int")
+            return Immediate(integer(text), "int")
         try:
-            return self._immediate(float(text), "float")
+            return Immediate(float(text), "float")
         except ValueError:
             raise ValueError(f"cannot read the operand {text!r}") from None
-
-    def _immediate(self, value: int | float, kind: str) -> Immediate:
-        immediate = Immediate(value, kind)
-        self._function.immediates.add(immediate)
-        return immediate
 
 
 def _offset(text: str, offset: str) -> int:

@@ -65,7 +65,6 @@ class _Inliner:
             instructions=[],
             labels={},
             tables=dict(function.tables),
-            immediates=set(function.immediates),
         )
 
     def append(self, body: _Body) -> None:
@@ -101,7 +100,6 @@ class _Inliner:
             for name in results:
                 store = replace(ins, opcode="st", modifiers=("argument", "b32"), text=ins.text)
                 result.instructions.append(replace(store, operands=(Address(Symbol(name), 0), _ZERO)))
-            result.immediates.add(_ZERO)
             return
         if callee is None or called in callers or len(result.instructions) > _MOST_INSTRUCTIONS:
             result.instructions.append(ins)
@@ -117,7 +115,6 @@ class _Inliner:
                 result.variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
         for label, targets in callee.tables.items():
             result.tables[label + suffix] = tuple(target + suffix for target in targets)
-        result.immediates.update(callee.immediates)
         names |= {label: label + suffix for label in (*callee.labels, *callee.tables)}
         end = f"$end{suffix}"
         if ins.predicate is not None:

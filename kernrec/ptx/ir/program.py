@@ -178,8 +178,6 @@ class Function:
     """Labels in each `.branchtargets` table, keyed by the table's name."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Arguments of each performance directive of the function, keyed by the directive's name, such as `maxntid`."""
-    immediates: set[Immediate] = field(default_factory=set)
-    """All literals that occur as operands."""
     returns: tuple[Variable, ...] = ()
     """Variables that receive the results of a device function."""
 

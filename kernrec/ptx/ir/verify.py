@@ -1,14 +1,11 @@
 """Check parsed PTX before emulation, in linear time: declarations, operand counts and operand types.
 
 Like the assembler, this module rejects undeclared registers, a wrong number of operands, an integer register in f32
-arithmetic, a literal with more bits than its type, and an unknown symbol. The error states the line. It also rejects a
-register that is read but never written. There is one exception: if some parts of a packed value (`mov.b64 %rd1, {%r1,
-%r2}`) are written, others need not be, because compilers leave a half undefined if nothing unpacks it. For instructions
-without an entry in `signatures`, it only checks that registers are declared, and assumes that the instruction may write
-all its registers.
+arithmetic, a literal with more bits than its type, and an unknown symbol. The error states the line. For instructions
+without an entry in `signatures`, it only checks that registers are declared.
 """
 
-from collections.abc import Iterable, Iterator
+import re
 
 from kernrec.ptx.ir.operand import (
     BITS,
@@ -26,103 +23,56 @@ from kernrec.ptx.ir.operand import (
 )
 from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
 from kernrec.ptx.ir.signatures import Slot, signature
+from kernrec.ptx.ir.special_registers import is_special, special_width
 
-_WIDE_SPECIAL = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
-_SPECIAL = frozenset(
-    (
-        *("laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "clock", "clock_hi", "clock64"),
-        *("globaltimer", "globaltimer_lo", "globaltimer_hi", "current_graph_exec"),
-        *("lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt"),
-        *("dynamic_smem_size", "total_smem_size", "aggr_smem_size"),
-        *(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
-        *("cluster_ctarank", "cluster_nctarank"),
-    )
-)
-_COORDINATES = frozenset(
-    ["tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"]
-)  # special registers that have a dimension, such as `.x`
+_NOT_EMULATED = {
+    "%current_graph_exec": "u64",
+    **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
+}
+"""Types of special registers that the emulator does not have. Those of the form `%envreg<n>`, `%pm<n>` and `%tid.w` are
+missing, too."""
+_NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
-def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> None:
+def verify(module: Module) -> None:
     """Check every function of a module.
-
-    Args:
-        module: the parsed module.
-        undefined: registers that may be read although nothing writes them, or None to allow any. LLVM leaves a register
-            undefined if its value does not matter. It does not always mark such registers, and the assembler accepts
-            them.
 
     Raises:
         ParseError: an instruction is wrong; the error names its line.
     """
     for function in module.functions.values():
-        _FunctionCheck(module, function).run(undefined)
+        check = _FunctionCheck(module, function)
+        for ins in function.instructions:
+            try:
+                check.check(ins)
+            except ValueError as error:
+                raise ParseError(f"{ins.name}: {error}", ins.line) from None
 
 
 class _FunctionCheck:
-    """Checks of one function. A check raises `ValueError`, to which `run` adds the line."""
+    """Checks of one function. A check raises `ValueError`, to which `verify` adds the line."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
         self._types: dict[str, str] = {}  # register -> type
-        self._written: set[str] = set()
-        self._reads: dict[str, Instruction] = {}  # register -> first instruction that reads it
-        self._packs: list[tuple[frozenset[str], Instruction]] = []  # groups of registers that are packed into one value
 
-    def run(self, undefined: frozenset[str] | None) -> None:
-        """Check the instructions in order. Then check that every register that is read is also written."""
-        for ins in self._function.instructions:
-            try:
-                self._check(ins)
-            except ValueError as error:
-                raise ParseError(f"{ins.name}: {error}", ins.line) from None
-        if undefined is None:
-            return
-        for name, ins in self._reads.items():
-            if name not in self._written and name not in undefined and _special(name) is None:
-                raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)
-        for parts, ins in self._packs:
-            if parts and parts.isdisjoint(self._written) and parts.isdisjoint(undefined):
-                name = min(parts)
-                raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)
-
-    def _check(self, ins: Instruction) -> None:
-        if ins.predicate is not None:
-            if self._type(ins.predicate[0]) != "pred":
-                raise ValueError(f"the guard {ins.predicate[0]} is not a predicate")
-            self._reads.setdefault(ins.predicate[0], ins)
+    def check(self, ins: Instruction) -> None:
+        if ins.predicate is not None and self._type(ins.predicate[0]) != "pred":
+            raise ValueError(f"the guard {ins.predicate[0]} is not a predicate")
         slots = signature(ins.opcode, ins.modifiers)
         if slots is None:
-            for register in _registers(ins.operands):
+            for register in (name for operand in ins.operands for name in registers_of(operand) if name != "_"):
                 self._type(register)
-                self._written.add(register)
             return
         if len(ins.operands) != len(slots):
             fewest = sum(not slot.optional for slot in slots)
             if not fewest <= len(ins.operands) <= len(slots):
                 expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
                 raise ValueError(f"{len(ins.operands)} operands; expected {expected}")
-        types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
-            if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
-                # This is the most frequent case: a register that is declared with the right type.
-                name = operand.name
-                if name in types and agrees(types[name], slot.type, slot.wider):
-                    if slot.role == "write":
-                        self._written.add(name)
-                    elif name not in self._reads:
-                        self._reads[name] = ins
-                    continue
             self._operand(slot, operand)
-            if slot.role == "write":
-                self._written.update(_registers((operand,)))
-            elif ins.opcode == "mov" and isinstance(operand, Vector):
-                self._packs.append((frozenset(_registers((operand,))), ins))
-            else:
-                for register in _registers((operand,)):
-                    self._reads.setdefault(register, ins)
 
     def _operand(self, slot: Slot, operand: Operand) -> None:
         if slot.role == "label":
@@ -214,19 +164,12 @@ class _FunctionCheck:
         return kind
 
 
-def _registers(operands: Iterable[Operand]) -> Iterator[str]:
-    return (name for operand in operands for name in registers_of(operand) if name != "_")
-
-
 def _special(name: str) -> str | None:
-    base, dot, axis = name[1:].partition(".")
-    if dot:
-        return "u32" if base in _COORDINATES and axis in ("x", "y", "z", "w") else None
-    if name == "%is_explicit_cluster":
-        return "pred"
-    if base.startswith(("envreg", "pm")) and base.lstrip("envrgpm").removesuffix("_64").isdigit():
+    if is_special(name) and not name.startswith("%carry"):
+        return {1: "pred", 32: "u32", 64: "u64"}[special_width(name)]
+    if _NUMBERED.fullmatch(name) and (not name.endswith(".w") or is_special(f"{name[:-1]}x")):
         return "u32"
-    return ("u64" if name in _WIDE_SPECIAL else "u32") if base in _SPECIAL else None
+    return _NOT_EMULATED.get(name)
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:

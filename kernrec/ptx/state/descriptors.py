@@ -114,10 +114,6 @@ SWIZZLES = (0, 32, 64, 128)
 _MOST_BOX = 256
 
 
-class TensorMapError(Exception):
-    """No copy can use a tensor map. The message states the reason."""
-
-
 @dataclass(frozen=True)
 class TensorMap:
     """Tensor in global memory, and the box of elements that one copy moves. Dimension 0 is contiguous."""
@@ -170,39 +166,39 @@ class TensorMap:
         head = (address, _MARK, max(self.rank - 1, 0), *modes)
         try:
             raw = _LAYOUT.pack(*head, *numbers).ljust(MAP_BYTES, b"\0")
-            self._check(address)
-        except (TensorMapError, struct.error) as error:
-            raise UsageError(f"tensor map of {self.address}: {error}") from None
+            problem = self._problem(address)
+        except struct.error as error:
+            problem = str(error)
+        if problem:
+            raise UsageError(f"tensor map of {self.address}: {problem}")
         return raw
 
-    def _check(self, address: int) -> None:
-        """Check that copies can use the map, by the rules of the CUDA Driver API (`cuTensorMapEncodeTiled`).
-
-        Raises:
-            TensorMapError: no copy can use the map. The message states the reason.
-        """
+    def _problem(self, address: int) -> str:
+        """Return why no copy can use the map, by the rules of the CUDA Driver API (`cuTensorMapEncodeTiled`), or an
+        empty text if copies can use it."""
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))
         strides, box, steps = strides[: rank - 1], box[:rank], steps[:rank]
         if not 1 <= rank <= MOST_RANK:
-            raise TensorMapError(f"rank {rank} is not from 1 to {MOST_RANK}")
+            return f"rank {rank} is not from 1 to {MOST_RANK}"
         if self.interleave:
-            raise TensorMapError(f"interleave of {self.interleave} bytes is not emulated")
+            return f"interleave of {self.interleave} bytes is not emulated"
         if address % 16 or not address:
-            raise TensorMapError(f"address 0x{address:x} is not a multiple of 16")
+            return f"address 0x{address:x} is not a multiple of 16"
         if not all(1 <= extent < 1 << 32 for extent in self.extents):
-            raise TensorMapError(f"extents {self.extents} are not from 1 to 2^32 - 1")
+            return f"extents {self.extents} are not from 1 to 2^32 - 1"
         if any(stride % 16 or not 0 <= stride < 1 << 40 for stride in strides):
-            raise TensorMapError(f"strides of {strides} bytes are not multiples of 16 below 2^40")
+            return f"strides of {strides} bytes are not multiples of 16 below 2^40"
         if not all(1 <= extent <= _MOST_BOX for extent in box):
-            raise TensorMapError(f"box {box} must have 1 to {_MOST_BOX} elements along each dimension")
+            return f"box {box} must have 1 to {_MOST_BOX} elements along each dimension"
         if not all(1 <= step <= 8 for step in steps):
-            raise TensorMapError(f"element strides {steps} are not from 1 to 8")
+            return f"element strides {steps} are not from 1 to 8"
         row = -(-box[0] // steps[0]) * self.element_bytes
         if row % 16:
-            raise TensorMapError(f"a row of the box has {row} bytes, not a multiple of 16")
+            return f"a row of the box has {row} bytes, not a multiple of 16"
         if self.swizzle and row > self.swizzle:
-            raise TensorMapError(f"a row of the box has {row} bytes, more than the swizzle of {self.swizzle}")
+            return f"a row of the box has {row} bytes, more than the swizzle of {self.swizzle}"
+        return ""
 
 
 def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:

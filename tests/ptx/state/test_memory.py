@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.state.special_registers import registers_at_launch
+from kernrec.ptx.ir.special_registers import registers_at_launch
 from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, run
 

@@ -245,7 +245,7 @@ def test_each_invalid_bundle_is_reported_on_one_line(folder, tmp_path):
     changed.rename(target)
     bad = {name.partition("/")[2]: reason for name, reason in check_place(Folder(folder)).bad.items()}
     assert set(bad) == {replayed.name, renamed.name, copied.name, broken.name, "notes.md", target.name}
-    assert "repeat a recording" in bad[replayed.name]
+    assert "replayed from a recording" in bad[replayed.name]
     assert f"its name has to be {GPU}/{good.name}" in bad[renamed.name]
     assert f"3 rows of it are in {GPU}/{good.name} already" in bad[copied.name]
     assert "not a bundle" in bad[broken.name]

@@ -129,7 +129,7 @@ def test_changed_or_forged_withdrawal_is_refused(base, alice, bob):
     report = bob.pull(base / "team")
     assert report.withdrawn == 0
     reasons = " ".join(report.refused.values())
-    assert "does not fit" in reasons
+    assert "does not match" in reasons
     assert "is not a withdrawal" in reasons
     assert len(report.refused) == 4
 
