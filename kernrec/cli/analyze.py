@@ -68,7 +68,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, silent=True, notes=False, processors=processors)
                 except KernrecError:
-                    processors.kill()  # They may still profile other configs of this kernel.
+                    processors.kill()  # The processes may still profile this kernel's other configs.
                     raise
 
             analyze_program(wanted, entries, gpus, run)

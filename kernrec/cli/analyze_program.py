@@ -37,7 +37,7 @@ class _Row:
     """Recommended config with the block size that the host code launches, or None if there is no such config."""
     error: str = ""
     command: str = ""
-    """Command that analyzes the kernel if the user adds what is missing. Empty if the analysis succeeded."""
+    """Command for another analysis, which the user may have to complete. Empty if the analysis succeeded."""
     notes: tuple[str, ...] = ()
     """Notes on assumed values and on device variables without a value."""
 
@@ -143,7 +143,7 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
 
 
 def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
-    """Enlarge a buffer with an assumed size in the options if the emulator refused an access beyond its end.
+    """If the emulator refused an access beyond a buffer with an assumed size, enlarge the buffer in the options.
 
     Return whether the options changed.
     """
@@ -156,15 +156,15 @@ def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
 
 
 def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
-    """Return a question for the launch's values if the emulator refuses those that kernrec assumed.
+    """Return a request to correct the launch's values if the emulator refused values that kernrec assumed.
 
     Args:
         wanted: Options of the analysis that failed.
         error: Message of the emulator.
 
     Returns:
-        Question with a command to correct. It is empty if kernrec assumed no values, or if the error is about something
-            other than a memory access.
+        Text with the command that the user should correct. If kernrec assumed no values, or if the error is not about a
+            memory access, the text is empty.
     """
     access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
     if access is None or not (draft := _draft(wanted)).note:

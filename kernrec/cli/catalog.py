@@ -107,7 +107,7 @@ def _kernels() -> list[dict[str, Any]]:
 
 
 def _gpu_texts(row: dict[str, Any]) -> dict[str, str]:
-    """Return the texts for some columns of the table of GPUs, most of which have a unit."""
+    """Return the texts of the columns that need formatting in the table of GPUs, keyed by column."""
     return {
         "boost": human(row["boost_clock_hz"], "Hz"),
         "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB",
@@ -122,4 +122,4 @@ _KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], Sequence[str]]] = {
     "ops": (_ops, ("name", "dimensions", "dtypes", "baselines", "layouts")),
     "kernels": (_kernels, ("name", "dtypes", "layouts", "min_sm")),
 }
-"""For each list, the function that returns its rows, and the columns of its table. CSV and JSON have all columns."""
+"""(function that returns the rows, columns of the table), keyed by list. CSV and JSON have all columns."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "--program"
-"""Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops this word."""
+"""Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops the `--`."""
 
 
 class CheckOptions(options.Options):
@@ -128,7 +128,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     build = [*(f"-I{folder.absolute()}" for folder in wanted.include or ()), *(f"-D{m}" for m in wanted.define or ())]
     command = [str(wanted.source), *(wanted.arguments or ())]
     if "/" not in command[0] and Path(command[0]).is_file() and wanted.source.suffix != ".cu":
-        command[0] = f"./{command[0]}"  # The parser has normalized ./app.
+        command[0] = f"./{command[0]}"  # The parser has removed the `./`.
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)

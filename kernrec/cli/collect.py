@@ -41,7 +41,7 @@ _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Strategies that measure all problems one after the other, with the effort for each problem."""
+"""Effort per problem of the strategies that measure all problems one after the other, keyed by strategy."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),

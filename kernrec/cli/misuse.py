@@ -66,7 +66,7 @@ def sentence(error: TyperException) -> str:
 
 
 def _elsewhere(name: str, context: Any) -> str:
-    """Return this command's counterpart of a name that other tools use, or an empty string if it has none."""
+    """Return kernrec's name for an option or command of other tools, or an empty string if there is none."""
     instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
     return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
 

@@ -136,7 +136,7 @@ class Options:
     estimated_by: str | None = None
     printed: "Printed | None" = None
     assumed: tuple[str, ...] = ()
-    """Arguments of a kernel that kernrec added to the user's (see `LaunchWords.assumed`)."""
+    """Kernel arguments that kernrec added to the arguments of the user (see `LaunchWords.assumed`)."""
 
     def __init__(self, values: Mapping[str, Any], databases: Sequence[Path] = ()) -> None:
         self.databases = list(databases) or None

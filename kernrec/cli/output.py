@@ -67,7 +67,7 @@ class Column:
 
 
 Band = list[tuple[Column, int]]
-"""Columns that share a line of a row, each with its width in characters."""
+"""Columns that are printed on the same line, each with its width in characters. A wide row has several bands."""
 
 
 def quantities(

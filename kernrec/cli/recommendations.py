@@ -113,7 +113,7 @@ def _operating_point(answer: "Answer") -> str:
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
     """Insert the best baseline into the rows at its rank.
 
-    It may come first only if it is the answer's `leading_baseline`.
+    The baseline comes first only if it is the answer's `leading_baseline`.
     """
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]

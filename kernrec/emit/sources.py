@@ -127,8 +127,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. If Triton compiled it, its PTX is changed so that the shared memory is requested at
-    launch.
+    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch.
 
     Raises:
         KernrecError: There is no compiler, or the source does not compile.

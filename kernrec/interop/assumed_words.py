@@ -29,7 +29,7 @@ _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 """Assumed sizes, in order: a kernel's only size, a matrix's side, each of two sizes, each of three or more sizes."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum number of bytes that a kernel must need of an assumed buffer."""
+"""Maximum number of bytes that a kernel may need in a buffer for kernrec to enlarge the buffer."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
 """Sizes of dynamic shared memory in bytes to assume if the kernel needs more."""
 
@@ -86,9 +86,9 @@ def assumed_words(
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:
-    """Return (data type, number of elements) for the content of a structure.
+    """Choose the content of a structure, and return (data type, number of elements).
 
-    A structure with members of several types contains zeros.
+    If the members have several types, the content is zeros (`zeros:f32`).
     """
     program = HostProgram(parsed(source))
     with suppress(UnknownError):
@@ -145,7 +145,8 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
         host_code = draft.launch.arguments if draft.launch is not None else ()
         sized = any(text.startswith(start) for text in host_code) and not draft.chosen
         if buffer and not sized and end <= _LARGEST_ENLARGED:
-            factor = 8 if any(text.startswith(start) for text in words.assumed) else 2  # Other blocks may read further.
+            # Other blocks may read beyond `end`, so leave room for them.
+            factor = 8 if any(text.startswith(start) for text in words.assumed) else 2
             elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))
             word = f"{buffer}[{elements}]"
     others = [text for text in words.assumed if not text.startswith(start)]

@@ -269,7 +269,7 @@ def _text(stated: StatedProblem) -> str:
 SAMPLE = 6
 """Number of recorded configs to compile for the comparison of registers and shared memory."""
 _REGISTERS = 0.25
-"""Maximum median of the relative differences in register counts. If it is exceeded, another source was measured."""
+"""Maximum median relative difference in register counts. A larger one means that another source was measured."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
@@ -282,8 +282,8 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
         kernel: The kernel with its source.
 
     Returns:
-        (reason, note). The reason says how the recorded code differs from the kernel's. It is None if they agree or
-        cannot be compared. The note describes the comparison. It is empty if there is a reason or nothing to compare.
+        (reason, note). The reason says how the recorded code differs from the kernel's. It is None if no difference
+        is known. The note describes the comparison. It is empty if there is a reason or nothing to compare.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:

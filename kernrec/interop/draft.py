@@ -29,7 +29,7 @@ _MANGLED = {
     "true": "Lb1E",
     "false": "Lb0E",
 }
-"""Code of template arguments in names of compiled kernels."""
+"""Code of a template argument in the mangled name of a kernel, keyed by the argument in C++."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Draft:
     """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
     buffers: Mapping[str, str] = field(default_factory=dict)
-    """Buffers that the user did not size: such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
+    """Buffers that the user did not size, as text such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
     chosen: tuple[str, ...] = ()
     """Arguments of `kernrec analyze` with the values that kernrec chose for unstated parts of the launch.
 
@@ -239,9 +239,9 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
 
 def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
-    """Return a kernel's name in the source, or its name in the compiled code if the former is ambiguous.
+    """Return a kernel's name in the source. If this name is ambiguous, return the name in the compiled code.
 
-    The compiled code has several kernels of a name if the name is overloaded, or if a template has several instances.
+    A name is ambiguous if the function is overloaded, or if it is a template with several instances.
 
     Args:
         instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.

@@ -171,8 +171,8 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        They are taken from the first instantiation or call of the function, or from the defaults of the parameters. If
-        the call is in a template, its arguments are replaced in the same way.
+        The arguments are those of the first call with template arguments, or the defaults of the parameters. If this
+        call is itself in a template, the parameters of that template are replaced in the same way.
         """
         return self._arguments_of(_function_of(self.call))
 
@@ -361,7 +361,7 @@ class _Launch:
                 return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
-            # In `dim3 grid(f(n, a * b));`, which the parser reads as a function declaration
+            # The parser reads `f(n, a * b)` in `dim3 grid(f(n, a * b));` as a declaration, so evaluate it here.
             case "parameter_declaration" if (declarator := node.child_by_field_name("declarator")) is not None:
                 if declarator.type == "abstract_function_declarator":
                     return self._called(node, names, steps)

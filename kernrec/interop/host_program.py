@@ -116,7 +116,7 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Round a number that is no integer. Raise `UnknownError` for any other expression with decimals."""
+    """Round a number with decimals. Raise `UnknownError` if a longer expression contains decimals."""
     if not re.search(r"\d\.|\de[+-]", text):
         return text
     if not is_number(text):

@@ -66,7 +66,6 @@ class ImportSummary:
     dropped: int
     """Number of incomplete entries that were dropped from the end of a truncated file."""
     notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
     @property
     def results(self) -> int:
@@ -223,7 +222,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Set the locked clock of results to the GPU's base clock if a profiler recorded about this clock."""
+    """Set the locked clock of results to the GPU's base clock if the median recorded clock is close to it."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file

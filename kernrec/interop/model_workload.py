@@ -24,7 +24,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Default number n such that every n-th layer has full attention, keyed by `model_type`."""
+"""Default n of models in which only every n-th layer has full attention, keyed by `model_type`."""
 _MOST_LAYERS = 10_000
 
 

@@ -6,8 +6,8 @@ The engines look for a JSON file for each mixture-of-experts layer and GPU:
 
 The keys are numbers of tokens, and the values are configs. The engine uses the config whose number of tokens is
 nearest. vLLM may add the key `triton_version`. kernrec rejects files with other keys. The format has no version, and it
-contains no times. SGLang has separate files for the second matmul, whose names end in `_down`. They may tell the engine
-to load weights by TMA. Files for block-scaled matmuls, state spaces and LoRA have the same form, with other members.
+contains no times. SGLang has separate files for the second matmul, whose names end in `_down`. Their configs may
+select TMA for loading weights. Files for block-scaled matmuls, state spaces and LoRA have other members.
 """
 
 import json
@@ -37,7 +37,7 @@ reduction."""
 EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
-"""Members that each config has in files for experts and block-scaled matmuls, for state spaces, and for LoRA."""
+"""Members that each config must have: `EXPERTS` for expert and block-scaled matmuls, `STATE_SPACE` and `LORA`."""
 _MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """All members that a config may have, keyed by the members that it must have."""
 _MOST_TOKENS = 1 << 24

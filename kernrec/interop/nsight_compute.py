@@ -130,7 +130,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the value of the first available metric in `names` in SI units, or None if none is available.
+    """Return the first available metric in `names`, in SI units. If no metric is available, return None.
 
     `units` maps each unit that the file may use to its conversion factor.
     """

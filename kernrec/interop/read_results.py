@@ -119,8 +119,8 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
     Text files may be compressed by gzip. Parquet files are also supported.
 
     Args:
-        options: Information that the file lacks. A table requires it, because it does not state which columns are
-            tunables.
+        options: Information that the file lacks. Tables need options, because a table does not state which
+            columns are tunables.
 
     Raises:
         UsageError: The format is unknown, or the file is invalid. The message is one line and names the file.

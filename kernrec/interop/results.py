@@ -95,7 +95,7 @@ class ReadOptions:
     """Information about a file of results that the file itself lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that are tunables or macros with fixed values in the spec. Empty if unknown."""
+    """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
     mapped: "tuple[MappedColumn, ...]" = ()
     """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
@@ -156,7 +156,6 @@ class ForeignResults:
     not_run: int = 0
     """Number of configs that the file lists without a result."""
     notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
     @property
     def tunables(self) -> tuple[str, ...]:
@@ -392,7 +391,7 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """Select the kernel whose results to read from a file that may contain several kernels.
+    """Return the name of the kernel whose results to read from a file that may contain several kernels.
 
     Args:
         options: Options with the possible names of the kernel.

@@ -43,7 +43,7 @@ class SpecTensor:
     """Tensor of a drafted spec: the buffer behind a pointer, or a device variable."""
 
     parameter: Parameter
-    """Kernel parameter or device variable that gets its content from the tensor."""
+    """Kernel parameter that points to the tensor, or device variable that contains the tensor."""
     role: str
     values: str | None = None
     dtype: str | None = None
@@ -81,7 +81,7 @@ class SpecArguments:
     places: dict[str, str] = field(default_factory=dict)
     """Name of the tensor or dimension behind a parameter, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
-    """Names in the source of the device variables whose contents are tensors."""
+    """Device variables whose contents are tensors, by their names in the source."""
     unset: str = ""
     """Note on device variables without a value, or an empty string if all have values."""
 

@@ -76,6 +76,8 @@ _BLOCKS = {
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
 
+    If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
+
     Args:
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
@@ -83,8 +85,6 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
             value in the source, half of the value and twice the value.
         assume: Whether to choose sizes and other missing parts of the launch (see `Draft.chosen`), if this completes
             the draft.
-
-    If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
@@ -109,10 +109,10 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    with suppress(UsageError, CompileError):  # The chosen values may be invalid: keep the draft.
+    with suppress(UsageError, CompileError):  # If the chosen values are invalid, keep the draft.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # An assumed 0 may leave a size unknown.
+        if complete.missing and (further := drafter.assumed_words()):  # Retry if a 0 left a size unknown.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -124,7 +124,7 @@ class _Drafter:
         self, source: Path, words: LaunchWords, sm: int, suggest: bool, compiled: dict[tuple[object, ...], Result]
     ) -> None:
         self.source, self.suggest, self.compiled = source, suggest, compiled
-        self.sized = {text.partition("=")[0].strip() for text in words.arguments}  # Names that the user described
+        self.sized = {text.partition("=")[0].strip() for text in words.arguments}  # Names of the user's arguments
         self.words = replace(words, arguments=[*words.arguments, *words.assumed])
         whole = whole_source(source, words.include)
         self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
@@ -445,10 +445,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Return what `_block` returns, with a tunable for each axis along which the blocks to try differ in extent.
-
-        For the result, see `_block`.
-        """
+        """Add a tunable for each axis along which the blocks to try differ. Return the result for `_block`."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"

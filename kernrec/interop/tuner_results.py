@@ -166,7 +166,7 @@ def _error(entry: Mapping[str, Any]) -> str | None:
 _T4 = "T4"
 VERSION = "1.0.0"
 KTT = "KTT"
-"""Name of KTT in T4 documents. KTT 2.2 writes no schema version, the GPU as `device`, and values as text."""
+"""Name of KTT in T4 documents. KTT 2.2 omits the schema version, calls the GPU `device`, and writes values as text."""
 
 INVALIDITIES = {
     "correct": Outcome.OK,

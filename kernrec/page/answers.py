@@ -39,10 +39,7 @@ from kernrec.recommender.request import backends_named
 def network_view(
     recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, backends: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what the page shows about a network on a GPU.
-
-    The result has the totals and the layers at the default power limit, and the total at each of several power
-    limits.
+    """Return a network's layers and totals at the default power limit, and its totals at several power limits.
 
     Raises:
         UsageError: A name is unknown, or the network has no layer of the requested op.
@@ -116,7 +113,7 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """(names of accepted parameters, method that answers the request) for each path of a request."""
+        """(names of the accepted parameters, method that answers the request), keyed by the request's path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the answer to a request as plain values.
@@ -225,7 +222,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(recommendation.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # If there is only one kernel, it is the recommendation at every clock.
+    if subject.kernel is not None:  # The kernel does not depend on the clock, so accept any clock.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs

@@ -1,6 +1,6 @@
-"""Points (latency, energy) of a problem's configs on a GPU, in columns, as the page's script expects.
+"""Compute the points of a Pareto front for the page: latency and energy of each config on a GPU.
 
-The subject of a front is a problem together with all kernels of its op, or with a single kernel.
+A front is for one problem (`Subject`), with all kernels of its op or with a single kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject of a front: a problem, and which kernels, clocks and inputs to consider."""
+    """Problem whose Pareto front the page shows, with the kernels, clocks and inputs to consider."""
 
     problem: Problem
     kernel: Kernel | None = None
@@ -45,13 +45,13 @@ class Subject:
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def answer(self, recommender: Recommender, gpu: GPU) -> Answer:
-        """Return the answer for the subject, with notes and baselines."""
+        """Return the recommender's answer for the problem on a GPU, with notes and baselines."""
         if self.kernel is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return recommender.answer_kernel(self.kernel, self.problem, gpu, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all operating points, in the layout and data type of the answer. Raises
+        """Return the candidate configs at all power limits (and clocks), in the layout that `answer` selects. Raises
         `KernrecError` if no kernel runs the problem."""
         recommender = recommender.for_conditions(self.query.conditions)
         if self.kernel is None:
@@ -64,14 +64,13 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return the problem's key as a name for readers. If any layout is acceptable, the key has `best` in place of a
-        layout."""
+        """Return the problem's key. If any layout is acceptable, the key ends in `best` instead of a layout."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return request parameters that name the subject. `subject_of` converts them back."""
+        """Return the request parameters from which `subject_of` creates an equal subject."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -86,7 +85,7 @@ PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """Return the subject that request parameters describe. Raises `UsageError` if a name is unknown."""
+    """Convert request parameters to a `Subject`. Raises `UsageError` if a name is unknown."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -103,7 +102,7 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
     """Return the dimensions that the page initially shows for a kernel. If the kernel's spec declares its own problem,
-    these are the defaults of the spec. Otherwise, they are those of the first layer in the op's default workload."""
+    these are the defaults of the spec. Otherwise, the first layer of the op's default workload is used."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
@@ -147,15 +146,15 @@ _QUANTITIES = (
 
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
-    """Return the configs of a problem at every power limit (and clock) as points, with the Pareto front and
-    measurements.
+    """Return a point for each config at each power limit (and clock), with the Pareto front and measurements.
 
     Args:
         subject: The problem, with all kernels of its op or one kernel.
 
     Returns:
-        Plain values. `points` has one list per column. The columns `kernel`, `config`, `point`, `source` and
-            `bottleneck` contain indices into the lists of these names; `configs` has a separate list for each kernel.
+        Plain values. `points` has one list per column. The columns `kernel`, `point`, `source` and
+            `bottleneck` contain indices into the lists `kernels`, `operating_points`, `sources` and `bottlenecks`. The
+            column `config` contains indices into the `values` of the kernel's entry in `configs`.
             `front` contains the indices of the points on the front, fastest first. `measured` has the provenance of
             each measured point, keyed by the point's index. If no kernel runs the problem, there are no points. Then
             `no_kernel` gives the reason, and `baselines` has the costs of backends.
@@ -214,10 +213,10 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Return (indices, number of dropped points).
+    """Select the points to show, and return (indices, number of dropped points).
 
-    The flat indices, in ascending order, are those of the points to show. Measured points and points on the front are
-    preferred, followed by the points nearest to the front.
+    The indices are flat and ascending. Measured points and points on the front are preferred, followed by the points
+    nearest to the front.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
@@ -234,8 +233,7 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """Return the columns of the points, and the lists of configs and bottlenecks to which indices in these columns
-    refer."""
+    """Return `configs`, `bottlenecks` and the columns of `points` (see `front_answer`)."""
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
@@ -305,8 +303,8 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Round all floating-point numbers in plain values to five significant digits. They are less accurate than that,
-    and rounding halves the JSON text."""
+    """Round all floating-point numbers in plain values to five significant digits. The figures are less accurate, and
+    rounding halves the JSON text."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):

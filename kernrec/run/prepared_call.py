@@ -36,9 +36,9 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on one problem, with shared packed arguments.
+    """Launches of a variant on one problem.
 
-    Callers must hold a lock while they queue launches.
+    All calls write to the same packed arguments, so callers must hold a lock while they queue launches.
     """
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
@@ -133,7 +133,7 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Device memory for intermediate results, one block per stream, because launches in a stream run in order.
+    """Device memory for intermediate results. One block per stream suffices, because its launches run in order.
 
     If a call needs a larger block, the old block stays allocated, because queued launches may still use it. A new block
     is at least twice as large, so all blocks of a stream together take less than twice the largest block.

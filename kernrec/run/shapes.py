@@ -64,7 +64,7 @@ class Shapes:
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:
-        """Return the problem in which the dimensions with several values have these values."""
+        """Return the problem, given a value for each dimension that has several values."""
         return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
 
     @cached_property
@@ -111,7 +111,7 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return how to find the extent of each output axis: a fixed number, or the (input, axis) with the same extent.
+        """Return the extent of each output axis: a number, or the (input, axis) that has the same extent.
 
         Return None if an extent must be computed in another way, as for a convolution's output.
         """
@@ -138,7 +138,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Return the (input, axis) whose extent is the value of a dimension, keyed by dimension with several values."""
+        """For each dimension with several values, return the (input, axis) whose extent is the dimension's value."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():

@@ -63,7 +63,7 @@ class TorchOp:
 
 
 def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
-    """Return the custom op of a kernel, a function of the inputs and `out`, and register it if needed."""
+    """Return the custom op of a kernel, and register it if needed. `kernel` is a function of the inputs and `out`."""
     name = op_name(target)
     if name not in _registered:
         _registered[name] = TorchOp(name, target, kernel)

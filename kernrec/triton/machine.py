@@ -69,7 +69,7 @@ class Machine:
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
-        """Measure the energy of one launch under sustained load: mean power of the energy counter times latency.
+        """Measure a launch's energy under sustained load: mean power, from the energy counter, times latency.
 
         Args:
             launch: Function that submits one launch.

@@ -90,7 +90,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 def middle(results: Sequence[Result], objective: Objective) -> float:
     """Return the median of the objective over the results of one config.
 
-    If no result has a value, return infinity if a result failed, and otherwise NaN.
+    If no result has a value, return infinity (a result failed) or NaN (none failed).
     """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])

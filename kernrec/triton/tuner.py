@@ -146,7 +146,7 @@ class _Running:
 
 
 class Tuner:
-    """Selects the configs of an autotuned function that Triton measures, and stores the measurements.
+    """Selects which configs of an autotuned function Triton measures, and stores the measurements.
 
     Args:
         top_k: Number of configs to measure.

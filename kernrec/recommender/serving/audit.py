@@ -282,7 +282,7 @@ def _compared(
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # Continue with other files, for example if this kernel cannot be imported.
+    except KernrecError as error:  # Its kernel may fail to import. The audit of other files must continue.
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"

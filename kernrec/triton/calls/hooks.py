@@ -139,7 +139,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile a function, and store it in the compiled kernel, because the program may launch the kernel later."""
+    """Run `warmup`. Store the function in the compiled kernel, so that a later launch of the kernel can be recorded."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -167,7 +167,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record launches of functions that `warmup` compiled (`compiled[grid](*args)`), with their constants."""
+    """In a `with` block, record launches `compiled[grid](*args)` of kernels that `warmup` compiled."""
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:
