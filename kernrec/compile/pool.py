@@ -164,7 +164,7 @@ class _Worker:
         theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first of `jobs`.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []

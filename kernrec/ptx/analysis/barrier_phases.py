@@ -50,7 +50,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # position in a chain of dependent loads -> for each warp, executions of the load that runs most often
+    # Maps a position in a chain of dependent loads to each warp's waits there: executions of the most frequent load.
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -150,7 +150,7 @@ several barriers."""
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issued in each stretch (`LENGTH`), keyed by class, in text order.
+    """Return the machine instructions that warps issued, keyed by class, for each stretch (see `LENGTH`) in text order.
 
     Args:
         function: function without calls.

@@ -145,7 +145,7 @@ class EmulationOptions:
     budget: int = BUDGET
     """Maximum PTX instructions of a batch of blocks. A kernel that exceeds it is assumed to loop forever."""
     check_races: bool = False
-    """Whether data races raise an error, in shared memory and in global memory through which blocks pass data."""
+    """Whether a data race in shared memory, or in global memory through which blocks pass data, raises an error."""
     checked: CheckedMemory | None = None
     """Checks for errors that do not stop the emulation (see `Emulation.findings`), or None."""
     watched: Sequence[int] = ()
