@@ -250,8 +250,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table are for
-    numbers that are larger than the table."""
+    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table
+    contain 0 blocks, for numbers that are larger than the table."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -257,12 +257,12 @@ class Problem:
     def names(self) -> dict[str, int | str]:
         """Return the values of the names that expressions in a kernel's spec can use: the dimensions (`sizes`),
         `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # 1 for `FORMATS`, which no kernel supports
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
-        """Return the text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`, for `problem_from_key`."""
+        """Return the text that identifies the problem, such as `matmul[m=1,n=2,k=3]f32,nn` (see `problem_from_key`)."""
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 

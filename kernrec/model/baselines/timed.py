@@ -117,9 +117,9 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (single, batched, largest). In single and in batched problems, `DIMS[single]` and `DIMS[batched]` are
-        the dimensions that count items. The index is -1 if no dimension counts items. `largest` is the largest number
-        of items to evaluate."""
+        """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
+        single and in batched problems. An index is -1 if no dimension counts items. `largest` is the largest number of
+        items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
