@@ -47,7 +47,7 @@ class Dim:
     meaning: str
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the name of an earlier dimension whose value is the default; None if it is required."""
+    """Default value, or the name of an earlier dimension whose value is the default. None if users must set it."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
@@ -143,8 +143,8 @@ class Op:
         """Return the problem of this op with these dimensions.
 
         Args:
-            dtype: Any spelling of an accepted data type; None for the default.
-            layout: An accepted layout; None for the default.
+            dtype: Any spelling of an accepted data type. None stands for the default.
+            layout: An accepted layout. None stands for the default.
             dims: Dimensions as integers, keyed by name. Omitted dimensions have their default values.
 
         Raises:

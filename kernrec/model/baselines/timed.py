@@ -157,8 +157,8 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the trees of a quantity that fit the GPU best: those of the GPU, or else of its architecture, or else
-        of all other GPUs."""
+        """Return the most specific trees of a quantity: those for the GPU, or else for its architecture, or else for
+        all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
