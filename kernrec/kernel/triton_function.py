@@ -142,7 +142,7 @@ def _descriptor(table: Table, names: Collection[str]) -> TritonDescriptor:
     shape, strides, block = (table.take(key, list, numbers) for key in ("shape", "strides", "block"))
     extents = tuple(table.parsed(f"block[{i}]", text, names) for i, text in enumerate(block))
     if not (1 <= len(shape) == len(strides) == len(block) <= 5 and all(type(n) is int for n in (*shape, *strides))):
-        raise table.error("shape, strides and block: expected one to five whole numbers each, equally many")
+        raise table.error("shape, strides and block: expected equally long lists of one to five whole numbers")
     fill_nan = table.take("fill_nan", bool, "true or false", False)
     table.done()
     return TritonDescriptor(tuple(shape), tuple(strides), extents, fill_nan)

@@ -158,8 +158,8 @@ class Demand:
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether the profile of any code variant is split into stretches. Only such profiles have a nonzero row
-        `in_turn`."""
+        """Return whether the row `in_turn` is nonzero for any code variant, because the variant's profile is split into
+        stretches."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
