@@ -128,7 +128,7 @@ class ModelStore:
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # Do not cache this, because the next call skips the unreadable file.
+            if len(self._reported) > reported:  # A file was unreadable, and the next call skips it, so do not cache.
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
