@@ -100,8 +100,8 @@ def recommend(
             it, or a `GPU` object.
         kernel: name of one kernel to use instead of an op: a kernel of kernrec's library, or your own kernel that
             `kernrec analyze` has profiled.
-        dtype: data type; the op's first one by default.
-        layout: tensor layout; the best one on the GPU by default.
+        dtype: data type; by default, the first data type of the op or kernel.
+        layout: tensor layout; by default, the best layout on the GPU.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: maximum slowdown compared with the fastest config (0.03 is 3 %).
         max_power_w: maximum mean power of a config in watts.
@@ -117,14 +117,14 @@ def recommend(
             all backends are returned.
         source: the only source of figures to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By
             default, each figure comes from the best available source.
-        **dims: the op's dimensions by name.
+        **dims: sizes of the op's dimensions, such as `m=4096`.
 
     Returns:
         An `Answer` with `recommendations`, best first, and `baselines`, fastest first. If no kernel can run the
             problem, the answer has no recommendations, and `no_kernel` gives the reason.
 
     Raises:
-        kernrec.errors.UsageError: a name is unknown, or a value impossible.
+        kernrec.errors.UsageError: a name is unknown, or a value is impossible.
         kernrec.errors.KernrecError: neither a kernel nor a backend can run the problem.
     """
     from kernrec.recommender import Request
@@ -221,7 +221,7 @@ def recommend_network(
         power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
 
     Raises:
-        kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
+        kernrec.errors.UsageError: a name is unknown, a value is impossible, or a file cannot be used.
         kernrec.errors.KernrecError: no layer can run, or the network does not fit in the GPU's memory.
     """
     from kernrec.recommender.networks.layers import NetworkRequest
@@ -260,15 +260,15 @@ def build(
     Args:
         op: the operator.
         gpu: common name of the GPU; `auto` for this machine's current GPU.
-        dtype: data type; the op's first one by default.
-        layout: tensor layout; the op's first one by default.
+        dtype: data type; by default, the first data type of the op.
+        layout: tensor layout; by default, the first layout of the op.
         objective: `latency`, `energy` or `edp`.
         power_limit_w: power limit of the GPU in watts; None for its default limit.
         **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. If a dimension has several
             values, each call reads its value from the shapes of the arrays.
 
     Raises:
-        kernrec.errors.UsageError: a name is unknown, or a value impossible.
+        kernrec.errors.UsageError: a name is unknown, or a value is impossible.
         kernrec.errors.KernrecError: `gpu` is `auto` but there is no GPU, or no kernel can run a shape.
     """
     from kernrec.op import find_op

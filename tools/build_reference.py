@@ -176,7 +176,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # The default of the tensor `c` in `SPECS` is its name.
+    if value == "c":  # In `SPECS`, the default of the tensor `c` is the name 'c'.
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"

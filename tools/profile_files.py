@@ -20,7 +20,7 @@ from kernrec.store.schema import migrate
 from kernrec.util.files import write_whole
 
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # Maximum difference of a count, relative to all issued instructions
+_COUNTS_VARY = 0.04  # Maximum difference of a count, as a fraction of all issued instructions
 _REGISTERS_VARY = 32
 
 
@@ -81,7 +81,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # up to 32 lanes per instruction
+        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction has up to 32 lanes.
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

@@ -53,8 +53,8 @@ class Textures:
             memory: Bytes of the image, starting with the first texel.
             extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
-            place: Bytes from one row to the next, or 0 if rows are contiguous; and flags of the CUDA array.
-            modes: Address mode; and whether to filter, to normalize integers to [0, 1] and to normalize coordinates.
+            place: Bytes from one row to the next (0 if rows are contiguous), and flags of the CUDA array.
+            modes: Address mode; then whether to filter linearly, read integers as fractions, normalize coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.

@@ -40,7 +40,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze all configs of a kernel spec or, without a spec, one launch and other block sizes for it."""
+    """Request to analyze a kernel: all configs of its spec or, if it has no spec, one launch and other block sizes."""
 
     source: str
     """Text of the source in CUDA C++ or PTX."""

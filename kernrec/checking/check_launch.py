@@ -132,8 +132,8 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
 
 
 def has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether it is harmless that a load reads an unwritten value: the value is only stored to shared memory
-    again, as in a stencil, or the compiler moved the load ahead of a condition."""
+    """Return whether it is harmless that a load reads an unwritten value. This is so if the value is only copied within
+    shared memory, as in a stencil, or if the compiler moved the load ahead of a condition."""
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
@@ -144,8 +144,8 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register, directly or through up to `steps` instructions, affects only selections whose
-    conditions also depend on other values. Compilers produce such code if they move a load ahead of a condition.
+    """Return whether a register is only an input of selections, or of comparisons that are combined with others. Up to
+    `steps` instructions may compute with it first. Compilers generate this if they move a load ahead of a condition.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(

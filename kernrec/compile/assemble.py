@@ -68,7 +68,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
     kernels.
 
     If no assembler is installed, `cubin` is empty and the resources are estimates. If the assembler is too old for the
-    PTX ISA version, the PTX is assembled again with the assembler's own version.
+    PTX ISA version in the text, the text is assembled again under the newest version that the assembler accepts.
 
     Raises:
         CompileError: The assembler refuses the PTX.

@@ -38,21 +38,21 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Additional estimated instructions that a block may have beyond the limit from `_NEAR`. A small block needs them,
+"""Number of estimated instructions by which a block may exceed the limit `_NEAR` * actual. A small block needs them,
 because all its instructions may have moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code. A
 block with a larger difference does not match."""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum ratios for a block: estimated to actual machine instructions, and actual to estimated machine instructions.
-A block within them matches if no machine instruction shows how often the block was copied."""
+"""Factors for a block if no machine instruction shows how often the block was copied. The block matches if it has
+estimated <= `_NEAR` * actual + `_FEW` and actual <= `_MOST` * estimated + `_UNROLLING` machine instructions."""
 _OFTEN = 0.25
 """Minimum fraction of a block's instructions that must agree on a number of copies, so that this number counts."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Additional machine instructions that a block may have beyond the limit from `_MOST`. A block before an unrolled loop
-needs them, because the assembler adds instructions to it that compute the number of trips."""
+"""Number of actual instructions by which a block may exceed the limit `_MOST` * estimated. A block before an unrolled
+loop needs them, because the assembler adds instructions to it that compute the number of trips."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,8 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (number of copies of each basic block in machine code, indices of related blocks). A block is related
-        if at least one machine instruction shows how often the block was copied."""
+        """Return (copies, related): the number of copies of each basic block in machine code, and the indices of the
+        blocks for which at least one machine instruction shows this number."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -244,8 +244,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Return the block before each branch that a predicate replaced. The results are keyed by the block that the
-        branch skips."""
+        """For each branch that a predicate replaced, map the block that the branch skips to the block before it."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -304,7 +303,7 @@ def _starts(code: MachineCode) -> list[int]:
 
 
 def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield (index, machine instruction) of a kernel, without its subroutines, slow paths and padding."""
+    """Yield each machine instruction of a kernel with its index. Skip subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):

@@ -48,12 +48,12 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Raise `UsageError` if a source may open a file other than a header by its plain name.
+    """Raise `UsageError` if a source may open any file except headers that it includes as `<name>`.
 
     Args:
         source: CUDA C++ or PTX.
-        name: Name of the source in messages.
-        headers: Names that may also be included in quotes, because they are in the folders of CUDA's headers.
+        name: Name of the source, for messages.
+        headers: Names of CUDA headers that the source may also include as `"name"`.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():
@@ -74,12 +74,12 @@ def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()
 
 
 def quoted_names(source: str) -> frozenset[str]:
-    """Return the quoted names after `include` in a source."""
+    """Return the names of the files that a source includes in quotes."""
     return frozenset(re.findall(rf'include\s*"({_NAME})"', source, re.ASCII))
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (word, position of its operand) of each directive that reads a file. The search takes linear time."""
+    """Yield (word, position of the operand) for each directive that reads a file. The search takes linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
     after: dict[int, int] = {}  # position after a comment -> position after the blanks and comments that follow it
 

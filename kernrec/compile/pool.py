@@ -164,7 +164,7 @@ class _Worker:
         theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first of `jobs`.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -234,8 +234,8 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return a list with the job that ended the process, and an error as its result. The list is empty if several
-        jobs were compiled together, because any of them may be the cause."""
+        """Return [(job, error)] for the job that ended the process. If several jobs were compiled together, return an
+        empty list, because any of them may be the cause."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -295,9 +295,9 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager whose block may start processes with `context`. These processes ignore Ctrl-C and a closed
-    terminal, because their parent handles both. They also import nothing from the working folder. On Windows, which has
-    no signal masks, they do not ignore signals.
+    """Context manager for starting processes with `context`. These processes ignore Ctrl-C and a closed terminal,
+    because their parent handles both, and import nothing from the working folder. On Windows, which has no signal
+    masks, they do not ignore signals.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):

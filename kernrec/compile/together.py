@@ -138,9 +138,9 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: Name of the source's kernel in the PTX of a single config.
 
     Returns:
-        One result per job, or None if the compiler refuses one of the configs or the output cannot be split. The result
-        of a job is None if only other configs use dynamic shared memory, because the assembler then aligns the static
-        shared memory of this config differently.
+        A list with one result per job. If the compiler refuses a config or its output cannot be split, return None. The
+        result of a job is None if other jobs use dynamic shared memory but this job does not, because the assembler
+        then aligns the static shared memory of this job differently.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]

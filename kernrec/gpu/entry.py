@@ -86,7 +86,7 @@ class GPU:
     power_max_w: float
     """Highest power limit that can be set, in watts."""
     idle_w: float | None
-    """Idle power in watts; None if not published."""
+    """Idle power in watts. None if no source states it."""
     datasheet_f32_flops: float
     """Data sheet's f32 peak in FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float]
@@ -161,7 +161,7 @@ class Occupancy(Generic[Count, Share]):
     """Number of resident blocks and warps per SM, for one launch (numbers) or for many (arrays)."""
 
     blocks: Count
-    """Number of resident blocks per SM; 0 if the kernel cannot be launched."""
+    """Number of resident blocks per SM. It is 0 if the kernel cannot be launched."""
     warps: Count
     fraction: Share
     """Resident warps as a fraction of the SM's maximum."""
@@ -250,8 +250,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table are for
-    numbers that are larger than the table."""
+    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table
+    contain 0 blocks, for numbers that are larger than the table."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

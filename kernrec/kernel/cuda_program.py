@@ -186,10 +186,9 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _without_host_macros(text: str) -> str:
-    """Blank the lines at namespace scope that only use a macro which expands to host code, such as a binding of
-    PyTorch.
+    """Empty each line at namespace scope that only uses a macro for host code, such as a binding of PyTorch.
 
-    The parser would treat such a line as part of the next declaration if no semicolon follows it.
+    The parser would treat such a line as part of the next declaration if it does not end with a semicolon.
     """
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:

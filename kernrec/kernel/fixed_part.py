@@ -1,4 +1,4 @@
-"""Define the fixed part of contributed measurements: kernels, configs and problems that are measured on every GPU.
+"""Define the fixed part of contributed measurements: kernels, configs and problems that every contributor measures.
 
 According to the analytical model, a single resource, such as DRAM, limits the time of each of these measurements on
 most GPUs. With these measurements, kernrec compares GPUs, detects GPUs that deviate (because they are throttled, or
@@ -48,8 +48,8 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # `small` reads each operand twice as often as `large`: a warp has 32 x 32 accumulators instead of 64 x 64. Every
-    # GPU can run two stages.
+    # `small` reads each operand twice as often as `large`: a warp has 32 x 32 accumulators instead of 64 x 64. Both
+    # have two stages, which every GPU can run.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

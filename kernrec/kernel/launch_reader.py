@@ -11,7 +11,7 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-# The pattern may miss kernels, because the names that it finds are only suggestions in error messages.
+# The pattern may miss some kernels. This does no harm, because it only finds suggestions for error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Maximum length of a name. Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")

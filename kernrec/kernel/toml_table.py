@@ -162,9 +162,7 @@ class ConfigList:
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """Map the tunables' values of each config to its whole row, which maps each column's name to the number in this
-        column.
-        """
+        """Return the row of each config, keyed by the values of its tunables. A row maps columns to numbers."""
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
@@ -179,9 +177,8 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return, for each column, the index of each row's value in `values`; int64 (rows,). The rows are sorted by the
-        indices of the tunables.
-        """
+        """Return each column of `values` with its numbers replaced by their indices in `values[column]`; int64 (rows,).
+        The rows are sorted by the indices of the tunables."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}

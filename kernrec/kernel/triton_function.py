@@ -1,10 +1,10 @@
 """Read the `[triton]` table of a spec: the parameters of a Triton function, and how the compiler specializes them.
 
     [triton]
-    parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
-    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # known divisors: 1 means 16, 0 means none
+    parameters = ["a", "b", "c", "m", "row"]       # names in the order of the launch's arguments
+    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # known divisors: 1 stands for 16, 0 for none
     types = { flag = "u1" }                        # types that differ from the argument's
-    descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
+    descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # tensor descriptors
     module = "package.kernels"                     # module to import if the source is installed
 
 Triton compiles a function for the types of its arguments. It also specializes the code for integers that are 1, which
@@ -142,7 +142,7 @@ def _descriptor(table: Table, names: Collection[str]) -> TritonDescriptor:
     shape, strides, block = (table.take(key, list, numbers) for key in ("shape", "strides", "block"))
     extents = tuple(table.parsed(f"block[{i}]", text, names) for i, text in enumerate(block))
     if not (1 <= len(shape) == len(strides) == len(block) <= 5 and all(type(n) is int for n in (*shape, *strides))):
-        raise table.error("shape, strides and block: expected one to five whole numbers each, equally many")
+        raise table.error("shape, strides and block: expected equally long lists of one to five whole numbers")
     fill_nan = table.take("fill_nan", bool, "true or false", False)
     table.done()
     return TritonDescriptor(tuple(shape), tuple(strides), extents, fill_nan)

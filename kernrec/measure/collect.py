@@ -71,7 +71,7 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Stop after one that ends early. Raise the errors of `collect`.
+    """Run a campaign at each operating point of a GPU. Stop if one ends early. Raise the errors of `collect`.
 
     Args:
         points: Power limits and clocks. All are checked first, and the GPU's settings are always restored at the end.

@@ -203,8 +203,8 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
 
 
 def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProblem]:
-    """Return the plan's fixed part, as far as it can run on a GPU or, if a recording is given, as far as the recording
-    contains it. All configs of one problem are measured in the same visit."""
+    """Return the problems of the plan's fixed part, with the configs that can run on a GPU. If a recording is given,
+    include only configs that it contains. All configs of one problem are measured in the same visit."""
     recorded = {each.problem.key: each for each in load_recordings(recording, gpu.name)} if recording else {}
     members: dict[Problem, list[tuple[str, Task]]] = {}
     for each in fixed_part():

@@ -76,8 +76,8 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 class TraceFile:
     """CSV file to which the samples of a trace are written one by one.
 
-    `UsageError` is raised at once if the file cannot be created, but only at the end of the `with` block if writing
-    fails later, so that the monitored program can continue.
+    If the file cannot be created, `UsageError` is raised at once. If writing fails later, it is raised at the end of
+    the `with` block, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:

@@ -115,7 +115,7 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     """
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
-    context.triton = False  # The devices measure only CUDA kernels.
+    context.triton = False  # Exclude Triton kernels: devices measure only CUDA kernels.
     return context
 
 

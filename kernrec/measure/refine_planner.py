@@ -61,7 +61,7 @@ class RefinePlanner(Chooser):
         self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
         posterior = knowledge.posterior
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
-        self._pending: dict[str, Visit] = {}  # visits in progress, keyed by problem
+        self._pending: dict[str, Visit] = {}  # visits in progress, keyed by the problem's key
         self._seen: set[tuple[int, int]] = set()  # measured (problem, contender) pairs of all visits
         self._left = request.budget.configs
         self._visits = 0

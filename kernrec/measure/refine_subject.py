@@ -63,19 +63,19 @@ class SampledKernel:
     configs: Sequence[Config] | None = None
     """Configs that can be measured; None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs of all kernels of the problem that were measured earlier."""
+    """Configs that were measured earlier, of any kernel that computes the problem."""
 
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A GPU model, and the contenders of each problem. The fields with one entry per problem have the same order."""
+    """A GPU model and the problems to refine on it. Each tuple has one entry per problem, in the order of `wanted`."""
 
     gpu: str
     """Name in the GPU catalog."""
     replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
-    """Contenders of each problem."""
+    """Configs of each problem that may turn out to be the best."""
     hashes: tuple[dict[str, str], ...]
     """For each problem, the hash of each kernel's source, keyed by kernel name."""
 
@@ -151,7 +151,7 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
 def _candidates(
     problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
-    """Return the candidates of a problem with predicted costs, without using measurements of the problem."""
+    """Return the candidate configs of a problem and their predicted costs. Measurements of the problem are ignored."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
@@ -282,7 +282,7 @@ class Knowledge:
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
         """Yield the problems whose best contender has changed.
 
-        `before` holds, for each problem, the index of the contender that was the best before.
+        For each problem, `before` holds the index of the contender that was the best before the refinement.
         """
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)

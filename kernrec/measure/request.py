@@ -70,10 +70,10 @@ class CollectRequest:
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean regret at which refinement stops. The regret must be lower with a probability of 95 %."""
+    """Limit of the weighted mean regret. Refinement stops when the regret is below it with a probability of 95 %."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """Power limit and clock at which the GPU is set to measure."""
+    """Power limit and clock to set on the GPU before measuring."""
     kernel: Kernel | None = None
     """User's kernel to measure instead of the library's. Profiles in the database, if any, order its configs."""
     folder: Path = Path()

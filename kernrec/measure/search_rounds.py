@@ -74,7 +74,7 @@ class SearchRounds(Chooser):
         if len(problems) != 1:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
             raise UsageError(
-                f"--strategy {request.strategy} searches one problem: give --op and --shape; there are {examples}"
+                f"--strategy {request.strategy} searches one problem: give --op and --shape, such as {examples}"
             )
         (self.planned,) = problems
         self._steps = _strategy(request, self.planned)

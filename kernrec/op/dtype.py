@@ -23,7 +23,7 @@ class Format:
     weights: str
     """Type of the weight elements."""
     group: int
-    """Number of elements along k that share a weight scale; 0 if a whole row shares it."""
+    """Number of elements along k that share a weight scale. 0 means that a whole row shares one scale."""
     rows: int
     """Number of rows (output features) that share a weight scale."""
     scale: str

@@ -32,7 +32,7 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
     """Return all equivalent problems, one for each op that can express the problem, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # The op that a kernel's spec declares may have the same name as a registered op.
+    if problem.layout == ANY_LAYOUT:  # A spec's op has no equivalent, even if its name is `matmul` or `matvec`.
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem

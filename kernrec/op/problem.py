@@ -47,7 +47,7 @@ class Dim:
     meaning: str
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the name of an earlier dimension whose value is the default; None if it is required."""
+    """Default value, or the name of an earlier dimension whose value is the default. None if users must set it."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
@@ -143,8 +143,8 @@ class Op:
         """Return the problem of this op with these dimensions.
 
         Args:
-            dtype: Any spelling of an accepted data type; None for the default.
-            layout: An accepted layout; None for the default.
+            dtype: Any spelling of an accepted data type. None stands for the default.
+            layout: An accepted layout. None stands for the default.
             dims: Dimensions as integers, keyed by name. Omitted dimensions have their default values.
 
         Raises:
@@ -257,12 +257,12 @@ class Problem:
     def names(self) -> dict[str, int | str]:
         """Return the values of the names that expressions in a kernel's spec can use: the dimensions (`sizes`),
         `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # 1 for `FORMATS`, which no kernel supports
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
-        """Return the text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`, for `problem_from_key`."""
+        """Return the text that identifies the problem, such as `matmul[m=1,n=2,k=3]f32,nn` (see `problem_from_key`)."""
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 

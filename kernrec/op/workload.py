@@ -91,9 +91,9 @@ class Workload:
     embedding: int = 0
     """Number of parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
-    """Number of elements of the key-value cache per item; 0 if it follows from the attention layers."""
+    """Number of elements of the key-value cache per item. 0 if it follows from the attention layers."""
     tokens: int = 0
-    """Tokens per item in a pass; 0 if the items are not sequences."""
+    """Number of tokens per item in a pass. 0 if the items are not sequences."""
     one_network: bool = False
     """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     fraction of loads of a warp that find all their sectors in this L1. If several warps load a
-                         sector in one run of a basic block, it counts as found only if the first warp finds it
+                         sector in one run of a basic block, all find the sector only if the first warp finds it
     again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
                          data in between; missing if it is 0 for every size
     run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
@@ -87,7 +87,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Use the first request of a sector in a step: a warp that requests it just afterwards waits equally long.
+    # Use the first request of a sector in a step, because later warps of this step wait as long as the first warp.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -134,8 +134,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
 
-    If every block of a row accesses sectors like `own`, this is the number of runs that start in each block. A block
-    also continues a run whose last sector it shares with the previous block.
+    In a row of blocks that all access sectors like `own`, this is the number of runs that start in each block. `other`
+    also continues a run if it accesses the sector at that end of the run.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))

@@ -59,7 +59,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     Args:
         module: PTX module.
         entry: Name of the kernel.
-        source: CUDA C++ of the module, which declares the types, or an empty text if there is only PTX.
+        source: CUDA C++ of the module, which declares the types. The text is empty if there is only PTX.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
@@ -170,7 +170,7 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
     """Return the launch properties of the kernel `entry` of a module.
 
     Args:
-        source: CUDA C++ of the module, or an empty text if it is not available.
+        source: CUDA C++ of the module. The text is empty if there is only PTX.
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}

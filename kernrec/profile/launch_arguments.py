@@ -99,7 +99,7 @@ class MapDescription:
     box: tuple[int, ...]
     """Number of elements along each axis that one copy moves, slowest axis first."""
     swizzle: int = 0
-    """Width in bytes of the swizzle of shared memory, or 0 for none."""
+    """Width in bytes of the swizzle of shared memory. 0 means no swizzle."""
     steps: tuple[int, ...] = ()
     """Element stride along each axis. An empty tuple stands for 1 along all axes."""
     fill_nan: bool = False

@@ -88,7 +88,7 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
             " independently"
         )
     solution = np.linalg.lstsq(design, counted, rcond=None)[0]
-    # Coefficients are numbers of events per block or trip, so they are integers, unless warps share a loop unevenly.
+    # Coefficients are integers or, if warps share a loop unevenly, fractions. So round them to multiples of 1/64.
     rounded = np.round(solution * 64) / 64 + 0.0  # Adding 0.0 turns -0.0 into 0.0.
     residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:

@@ -67,7 +67,7 @@ class FileLaunch:
     resources: Mapping[str, Resources]
     """Registers and memory of each kernel, keyed by name. Empty for a PTX file."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that no argument sets, or an empty text if there are none."""
+    """Note on `__constant__` and `__device__` variables that no argument sets. It is empty if there are none."""
 
 
 def file_launch(

@@ -15,17 +15,17 @@ A sampled profile has these metrics in addition to the emulator's counters:
                         between two barriers, only the warp with the most waits counts
     overlapped          fraction of these waits during which other warps of the block have work
                         (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clock cycles, except waits for memory, of the slowest warp between each two barriers, times the
-                        number of warps of a block
-    stretch.<n>.<class> machine instructions of each stretch of the code, if the code has several stretches
-                        (`kernrec.ptx.analysis.barrier_phases`)
+    chain               clock cycles without waits for memory, times the number of warps of a block. Between two
+                        barriers, only the slowest warp counts
+    stretch.<n>.<class> machine instructions of this class in part n of the code, if the code has several parts
+                        (stretches, see `kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
-    touch.<buffer>.read distinct sectors that a block reads; touch.<buffer>.write likewise. The suffix `.x`, `.y` or
-                        `.z` means the fraction that the next block along this axis reads in addition
+    touch.<buffer>.read distinct sectors that a block reads; touch.<buffer>.write likewise. With the suffix `.x`,
+                        `.y` or `.z`: additional bytes of the next block along this axis / bytes of a block
     instructions        number of instructions of the code
-    crowded.runs        executions per warp of the code with the most live registers, where spills are likely
+    crowded.runs        number of times that a warp executes the code with the most live registers (likely spills)
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
 
@@ -90,7 +90,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that come from a buffer whose sharing between blocks is measured."""
+"""The sharing of a buffer between blocks is measured if at least this fraction of a block's reads are from it."""
 _EDGE_SHARE = 0.02  # An end that represents at least this fraction of the grid's blocks is always emulated.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks whose live registers exceed this fraction of the maximum are assumed to spill.

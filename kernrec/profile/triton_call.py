@@ -54,7 +54,7 @@ class _CallReader:
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # Tensors whose type in Triton differs from their memory format.
+        self.types: dict[str, str] = {}  # Triton's types of tensors that have another memory format
         self.descriptors: dict[str, dict[str, Any]] = {}  # Tensor descriptors that the host program passes.
         self.unaligned: set[str] = set()  # Tensors whose address is not a multiple of 16.
         self.numbers = integers(call.arguments)

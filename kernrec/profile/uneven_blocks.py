@@ -1,12 +1,12 @@
-"""Find groups of blocks of a grid that do different amounts of work.
+"""Divide the blocks of a grid into levels: runs of consecutive blocks that do equal work.
 
 A persistent kernel starts as many blocks as the GPU can run at once, and each block processes several tiles. Unless the
 number of tiles is a multiple of the number of blocks, some blocks process one tile less than others. The kernel of a
-mixture of experts starts blocks for more tokens than there are, so some blocks do nothing. In these cases, the middle
+mixture of experts starts more blocks than its tokens need, so some blocks do nothing. In these cases, the middle
 block of the grid does not represent all blocks. Consecutive blocks tend to do the same work, so bisection finds the
 positions where the work changes:
 
-    work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks like number 2, 8 blocks like number 8
+    work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks with work 3, 8 blocks with work 2
 """
 
 import math
@@ -26,11 +26,11 @@ from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03
-"""Maximum relative difference between the machine instructions of blocks that count as equal."""
+"""Two blocks do equal work if their numbers of machine instructions differ by at most this fraction."""
 IDLE = 0.1
 """A block counts as idle if it executes less than this fraction of the longest block's machine instructions."""
 _MOST_BLOCKS = 16  # Maximum number of blocks to emulate for finding the levels.
-_SHORT = 2_000  # Maximum number of PTX instructions of a block that may be idle.
+_SHORT = 2_000  # Maximum number of PTX instructions to emulate to test whether a block is idle.
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Level:
     """Consecutive blocks of a grid that do equal work."""
 
     block: int
-    """Number of a block in the middle of these blocks."""
+    """Number of a block near the middle of the level."""
     count: int
     work: float
-    """Number of machine instructions that each of these blocks issues."""
+    """Number of machine instructions that each block of the level issues."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Group the blocks of a one-dimensional grid by how much work they do, and return the groups in block order.
+    """Return the levels of work in a one-dimensional grid, in block order. If all blocks do equal work, return none.
 
-    Blocks are only emulated if the code suggests that they do different work: a loop stores to global memory, or the
-    last blocks end at once while the first does not. Without such a hint, or if no branch depends on the block, the
-    result is empty. The first and the last block are ignored, because their tiles may be partial.
+    All blocks are assumed to do equal work if no branch depends on the block. The same is assumed if no loop stores to
+    global memory, unless the last two blocks are idle and the first is not. The first and the last block count like
+    their neighbors, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -77,7 +77,7 @@ def idle(levels: Sequence[Level]) -> list[Level]:
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Return whether the last two blocks end at once while the first does not.
+    """Return whether the last two blocks are idle while the first block is not.
 
     Args:
         emulation: Emulation that runs one block at a time, for at most `_SHORT` instructions.
@@ -128,7 +128,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # Emulated blocks that do equal work.
+    alike = [blocks[0]]  # Emulated blocks of the current level
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)

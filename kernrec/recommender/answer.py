@@ -104,9 +104,9 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the list of values from which `build_recommendations` makes its recommendations. The list has one item for
-    each candidate in `picked`, then one for each candidate in `beside`, then the latency and energy of the fastest
-    candidate. The arguments are those of `build_recommendations`."""
+    """Return the values from which `build_recommendations` makes its recommendations, given the same arguments. The
+    list has one item for each candidate in `picked`, then one for each candidate in `beside`. The last item is the
+    latency and energy of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -248,7 +248,7 @@ def answer(
         heuristic = build_recommendation(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
         if kernel.table.kernel.declares_problem:
-            context = None  # Backends run only the problems of ops, so omit baselines.
+            context = None  # Backends implement only ops, so omit baselines.
     remarks: list[Remark] = [
         partial(of_conditions, query.conditions),
         of_recommendations(candidates, recommendations, beside),

@@ -81,7 +81,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text that lists which problems of the op were recorded, for a problem without baselines."""
+    """Explain that a problem has no baselines: return a text that lists the recorded problems of the op."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
@@ -95,7 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the op's data types with recordings of a backend, and those about as fast as one with recordings."""
+    """Return the op's data types for which backends were recorded, or which are about as fast as such a data type."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

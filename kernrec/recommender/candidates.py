@@ -264,8 +264,8 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return (number, kernel, position) of a candidate. `number` is the index of its kernel in `kernels`, `kernel`
-        contains the candidates of this kernel, and `position` is the candidate's position among them."""
+        """Find the kernel to which the candidate at `position` belongs. Return (index of the kernel in `kernels`,
+        candidates of the kernel, position of the candidate among them)."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 

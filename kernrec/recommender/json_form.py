@@ -114,7 +114,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """JSON names of the intervals and sources of latency and energy."""
+    """Base class that adds attributes for JSON: intervals and sources of latency and energy."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -129,7 +129,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """JSON names of the time and place of a config's measurements, and of the locked clock."""
+    """Base class that adds attributes for JSON: facts about a config's measurements, and the locked clock."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None
@@ -163,7 +163,7 @@ class MeasuredNames:
 
 
 class RecommendationNames(IntervalNames, MeasuredNames):
-    """JSON names of a recommendation. For example, the name `rank` refers to the attribute `place.number`."""
+    """Base class that adds attributes of a recommendation for JSON. For example, `rank` stands for `place.number`."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
@@ -180,7 +180,7 @@ class RecommendationNames(IntervalNames, MeasuredNames):
 
 
 class AnswerNames:
-    """JSON names of an answer that refer to attributes of the answer's problem."""
+    """Base class that adds attributes for JSON: values of an answer's problem."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
     shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
@@ -189,7 +189,7 @@ class AnswerNames:
 
 
 class NetworkNames:
-    """JSON names of the answer for a network that refer to attributes of its workload and query."""
+    """Base class that adds attributes for JSON: values from the workload and the query of a network's answer."""
 
     if TYPE_CHECKING:
         gpu: GPU

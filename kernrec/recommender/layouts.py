@@ -139,7 +139,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # Skip the default: its kernels run here too, but slower.
+    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout is faster.
         return chosen
     default = yield problem
     if default is not None:

@@ -91,7 +91,7 @@ def of_recommendations(
 
 
 def of_conditions(conditions: Conditions) -> Iterator[str]:
-    """Yield a note for each condition that is not the condition of measurements."""
+    """Yield a note for each condition that differs from the conditions of measurements."""
     if conditions.l2 == WARM:
         yield Note(
             "L2 is warm: measurements, which start with a cold L2, are not used",
@@ -315,7 +315,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # Larger fractions round to 100 %, so the text does not mention PTX.
+_WHOLE = 0.995  # Above this fraction, the rest would round to 0 %, so it is not mentioned.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

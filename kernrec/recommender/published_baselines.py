@@ -60,9 +60,9 @@ class Recordings:
     ) -> Iterator[RecordedBaseline]:
         """Yield the recorded baselines of the problem, at most one for each backend, version and variant.
 
-        Each baseline is the fastest row with at least the problem's number of items. If no row has exactly this number,
-        there is no baseline. The exception is a variant, such as static scales: its fastest row is then used if the
-        backend's standard variant is slower.
+        A backend has a baseline if one of its rows has exactly the problem's number of items. A variant, such as static
+        scales, also has a baseline if it is faster than the backend's standard variant. The baseline is the fastest row
+        with at least this number of items.
 
         Args:
             backends: backends to include; empty for all.

@@ -182,8 +182,6 @@ class RankedSpace:
 
 @lru_cache
 def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[bool]]:
-    """Return (limits, defaults), each with one item per operating point. `limits` contains the power limit in watts.
-    `defaults` states whether the operating point is the GPU's default."""
     return [point.limit_w(gpu) for point in points], [point.is_default(gpu) for point in points]
 
 

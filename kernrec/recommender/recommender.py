@@ -167,7 +167,7 @@ class Recommender:
                 others = layouts_that_matter(problem, gpu)
                 searches.append((problem, in_best_layout(self.context, problem, gpu, others), None))
                 alone = alone and not others
-            # If no problem has another layout to try, nothing is compared, so estimate at the points of the answers.
+            # Layouts are compared at the default point. Without other layouts, estimate at the answers' points.
             compared_at = points if alone or points[0].is_default(gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()

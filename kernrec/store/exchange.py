@@ -150,8 +150,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # `concat` skips a part that is NULL. So each part contains its comma, on the side of the entry `table`, which
-        # every row has. `||` makes the whole part NULL but is slow, so use it only for columns that may be NULL.
+        # `concat` skips NULL. So each part contains its comma, on the side of the entry `table`, which every row has.
+        # `||` returns NULL if the value is NULL, but it is slow, so use it only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -181,9 +181,9 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the SQL types of the columns to hash, keyed by column name. These are the key of the row and every column
-    that has a value in at least one row. If there are no rows, return all columns. Most columns of a recording have no
-    values, and hashing them would take time.
+    """Return the SQL types of the columns to hash, keyed by column name: the key of the row, and every column that
+    has a value in at least one row. If there are no rows, return all columns. Most columns of a recording are empty,
+    and hashing them would take time.
 
     Args:
         source: Table or other SQL source of the rows.

@@ -163,7 +163,7 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """Measured answers and failed configs of one database for one GPU. Both mappings are keyed by the problem's key."""
+    """Measured costs (`answers`) and failures of configs on one GPU, in one database. Both are keyed by problem key."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
@@ -172,7 +172,7 @@ class MeasurementLog:
 def read_log(
     connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
 ) -> MeasurementLog:
-    """Read the measured answers and failures for the given problems on a GPU from a database.
+    """Read the measured costs and the failures of configs from a database, for some problems on a GPU.
 
     Args:
         title: Name of the database, to show in answers.
@@ -215,7 +215,7 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine the measured answers and failures that several databases contain for a problem.
+    """Combine the measured costs and the failures of configs that several databases contain for a problem.
 
     If several databases have measurements of a config, only the first of these databases counts. Replayed rows of a
     config count only if no database has measurements of this config.
@@ -251,8 +251,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
-    # Skip other people's rows whose config equals a config of the user, even if it is spelled differently (64.0 or
-    # true).
+    # Skip other people's rows whose config equals a config of the user, even if it is written differently (64.0
+    # for 64, or true for 1).
     mine = [row for row in measured if not row.merged]
     if len(mine) not in (0, len(measured)):
         named = {_named(row) for row in mine}

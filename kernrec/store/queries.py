@@ -134,7 +134,7 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """Return the measured answers and the failures on a GPU for the problems with these keys.
+        """Return the measured costs and the failures of configs on a GPU, for the problems with the given keys.
 
         Args:
             title: Name of the database, to show in answers.

@@ -1,7 +1,7 @@
 """Cache everything that queries read from a database in a memory-mapped file, the database's query file.
 
 Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. The query file
-holds the answers and failures (`MeasurementLog`) of each GPU and problem, the static profiles of each kernel and
+holds the costs and failures (`MeasurementLog`) for each GPU and problem, the static profiles of each kernel and
 architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest measurement key. An index at
 the end of the file lists a hash of each entry's name, and the state of the database.
 
@@ -89,7 +89,7 @@ class QueryFile:
         self._entries_end = max(0, len(data) - _TAIL - size)
         self._facts, index = unpack(data[self._entries_end : -_TAIL])
         self.made_of: list[str] = self._facts["made_of"]
-        """Everything on which the entries depend, such as the state of the database. This is a result of `_made_of`."""
+        """Result of `_made_of` when the file was written. If the result is different now, the file is outdated."""
         self.measurements: int = self._facts["measurements"]
         """Number of measurements in the database, except withdrawn measurements."""
         self.left_out: int = self._facts["left_out"]
@@ -104,8 +104,8 @@ class QueryFile:
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the measured answers and failed configs for one GPU and problem. The answers show `title` as the name
-        of the database."""
+        """Return the measured costs and the failures of configs for one GPU and problem. The rows with costs show
+        `title` as the name of the database."""
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]

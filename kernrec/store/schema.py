@@ -64,8 +64,8 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     """
     connection.execute("USE db")
     try:
-        # For a new database, create the final tables at once. Their layout is cached, and this takes a third of the
-        # time of all migrations.
+        # For a new database, create the final tables at once. Their layout is cached, so this takes a third of the
+        # time that all migrations take.
         if whole := not done and migrations()[-1].number >= _VIEWS_APART:
             with transaction(connection):
                 for statement in layout_of().statements.values():
@@ -211,8 +211,8 @@ def derived() -> dict[str, str]:
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
-    """Return an SQL query: definitions of views, followed by `query`, which may use them. The definitions are those of
-    the view `name` and of the views before it in `views.sql`.
+    """Return the SQL query `query` after the definitions of the views that it may use: the view `name`, and all views
+    before it in `views.sql`.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.

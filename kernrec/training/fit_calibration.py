@@ -317,8 +317,8 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit P multipliers. `shares` contains, for each group, the parts as fractions of the measured value, (rows, P).
-    All problems have equal weights.
+    """Fit the multipliers of P parts, such as core time and DRAM time, with equal weights for all problems. `shares`
+    contains an array (rows, P) for each group, from `time_shares` or from `energy_shares`.
     """
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)

@@ -186,9 +186,9 @@ def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
     """Read the measured rows whose columns have the `wanted` values (None stands for any value). If `op` is not None,
-    read only its rows. Count unused rows in `left_out`, keyed by reason. Return (rows, problems). `rows` contains the
-    rows of each group, keyed by the JSON text of the config. `problems` contains rows of the table `problem`, keyed by
-    problem."""
+    skip the rows of other ops. Count unused rows in `left_out`, keyed by reason. Return (rows, problems). `rows`
+    contains the rows of each group, keyed by the JSON text of the config. `problems` contains the row of each problem
+    in the table `problem`, keyed by the problem's key."""
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
     for path in databases:

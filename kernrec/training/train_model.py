@@ -146,12 +146,12 @@ def _transfer_predictions(
 ) -> tuple[dict[str, Array], Array]:
     """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
     many rows, use a random sample. Return (log ratios, distances). The log ratios, (N,), are keyed by head, and are NaN
-    for rows that were not predicted. The distances, (N,), are from the training data.
+    for rows that were not predicted. The distances, (N,), are those between the rows and the training data.
 
     Args:
         heads: Training data and number of trees, keyed by head.
         unit: Number of the GPU (or kernel) of each row, (N,).
-        problems: Number of the problem of each row, (N,). None if there are too few problems to hold them out, too.
+        problems: Number of the problem of each row, (N,). None if there are too few problems to hold out any.
         settings: Settings for growing trees.
     """
     draw = np.random.default_rng(settings.seed)
@@ -181,9 +181,9 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict the latency of each row by trees for unmeasured GPUs, trained without the row's GPU. Return (log ratios,
-    distances, fraction). The log ratios, (N,), are NaN for rows that were not predicted. The distances, (N,), are from
-    the training data. The fraction says what part of the predicted differences transfers to other GPUs.
+    """Predict each row's latency by trees that were trained without the row's GPU. Return (log ratios, distances,
+    fraction). The log ratios, (N,), are NaN for rows that were not predicted. The distances, (N,), are between the rows
+    and the training data. The fraction says what part of the predicted differences transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -205,10 +205,10 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Calibrate 90 % intervals for new problems: one for all GPUs together (`*`), and one for each GPU, data type and
-    granularity of matrix rows that has enough groups. A data type or granularity with too few groups normally uses the
-    interval of the GPU or data type. It gets its own interval only if that interval covers too few of its errors. In
-    this case, errors of the analytical model replace those of the missing groups.
+    """Return 90 % intervals for new problems: one for all GPUs (`*`), one for each GPU, one for each data type on a
+    GPU, and one for each granularity of matrix rows in a data type. An interval with too few groups is omitted, so that
+    the next larger scope applies. If that scope's interval covers too few errors of a data type or granularity, the
+    interval is calibrated anyway, with errors of the analytical model in place of the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]

@@ -184,8 +184,8 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Create the benchmark function only when it is needed: it requires a driver, but Triton does not measure
-            # a single config.
+            # Create the benchmark function only when it is needed: it requires a driver, and Triton measures nothing
+            # if there is only one config.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))

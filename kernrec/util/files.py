@@ -89,8 +89,8 @@ def write_whole(
 
     Args:
         data: Content of the file, or a function that writes the content to an open file.
-        shared: Whether other users read the file: the umask sets its permissions, and it is on disk before it appears.
-        mode: Permission bits of the file. By default, they follow from `shared`.
+        shared: Whether other users read the file. If so, its content is on disk before the file appears.
+        mode: Permission bits of the file. By default, the umask sets them for a shared file; other files are private.
 
     Raises:
         OSError: The file cannot be written.

@@ -24,7 +24,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
     def decorate(cls: _Class) -> _Class:
         # Without a docstring, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
-        # Python 3.14 creates annotations only on request, when all names in them exist.
+        # In Python 3.14, this may be None, because annotations are created only on request.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}

@@ -44,7 +44,7 @@ def small_codes(kind: str, values: Array) -> Array:
     """Return the codes (uint8) that represent numbers most closely, in a format that `small_values` can read.
 
     A number halfway between two codes is rounded to the even code. A number beyond the largest one becomes the largest.
-    NaN stays NaN in the 8-bit formats. `e8m0` gets the nearest power of two in the logarithm of the absolute value.
+    NaN stays NaN in the 8-bit formats. For `e8m0`, the base-2 logarithm of the absolute value is rounded.
     """
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))

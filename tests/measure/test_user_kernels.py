@@ -194,7 +194,7 @@ def test_declared_problem_is_compared_with_the_first_config(any_bench):
     assert elsewhere["candidates"] == 3
 
 
-def test_t1_kernel_keeps_its_constants_and_sums(any_bench):
+def test_t1_kernel_is_measured_with_its_constants_and_accumulators(any_bench):
     """Each launch adds to the result of the one before; the check must use the result of the first launch."""
     bench = any_bench
     bench.spec(json.dumps(T1), ADD_WEIGHTED)

@@ -186,7 +186,7 @@ class Campaign:
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # The reference kernels need no inputs, so end the block. Drifted measurements cannot be repeated.
+            # End the block, which needs no inputs. If the GPU drifted, measurements cannot be repeated without inputs.
             session.begin_problem(None)
             blocks.close()
 
@@ -202,7 +202,7 @@ class Campaign:
                 history.add(measurement)
                 if not visited:
                     result.add_earlier(measurement)
-        # Seed the choices with the problem, so that a resumed campaign makes those of the interrupted campaign.
+        # Seed the choices with the problem's key, so that a resumed campaign makes the same choices as before.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
@@ -238,11 +238,11 @@ class Campaign:
         """Make scheduled measurements, and return those to repeat because the GPU drifted.
 
         Args:
-            items: Measurements in order. Those after the first `count` are only compiled in advance.
+            items: Measurements in order. The configs after the first `count` are only compiled in advance.
             until_s: Time at which to stop, on the campaign's clock.
             done: Number of measurements that the campaign has already made in this tier, for reports.
-            total: Total number of measurements in this tier, for reports; None for the number of `items`.
-            count: Number of measurements to make; None for all.
+            total: Total number of measurements in this tier, for reports. By default, the number of `items`.
+            count: Number of measurements to make. By default, all.
         """
         waiting = deque(items)
         if self._compile_queue is not None:

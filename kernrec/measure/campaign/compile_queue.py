@@ -19,7 +19,7 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that wait to be measured. Any that still wait when the budget ends are wasted."""
+"""Maximum number of compiled variants that wait to be measured. Variants that still wait at the end are wasted."""
 _STOP_LIMIT_S = 10.0
 
 
@@ -144,7 +144,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # The GPU driver will compile the PTX and report no properties.
+    if not result.cubin:  # Only PTX: the GPU driver will compile it and report no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

@@ -288,7 +288,7 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the block must end before the next measurement, because it is old or the worker has ended."""
+        """Return whether the block must end now, because its maximum duration is over or the worker has ended."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))

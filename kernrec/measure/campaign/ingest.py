@@ -77,7 +77,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # The database is at fault, because each measurement is valid.
+                    raise  # Each measurement is valid, so the database must be at fault.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)

@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock, because a process that only checks who holds it takes it for a moment."""
+"""Seconds to wait for the lock. A process that only checks who holds the lock also takes it for a moment."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions that a damaged file causes: Python may also fail to decode its names or to represent its numbers."""
 

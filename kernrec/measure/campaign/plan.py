@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # Rank in seconds of configs without a prediction, longer than any real launch.
+_UNPREDICTED = 1e9  # Seconds that rank configs without a prediction last, because no launch takes as long.
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def plan_recordings(
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
     """Return the kernel and the tunables of tasks as numbers, shape (tasks, 1 + T).
 
-    Column 0 is the kernel's number. Each of the T others is one tunable of one kernel, NaN for other kernels' tasks.
+    Column 0 is the kernel's number. Each other column is one tunable of one kernel, and NaN for tasks of other kernels.
     """
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
@@ -215,12 +215,12 @@ def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.nd
 def _ranked_tasks(
     problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
-    """Return the ranked configs of the kernel `only` or, if it is None, of all kernels that compute a problem, and the
-    baseline.
+    """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    Each config is a pair of its predicted seconds and its task. The fastest is first; configs without a prediction
-    (NaN) are last, in random order. The baseline is the first config that can run, if possible one with a profile, or
-    None if an op or a spec defines the result. Raise `UsageError` if no config can run.
+    The configs are those of the kernel `only` or, if `only` is None, of all kernels that compute the problem. Each is a
+    pair of its predicted seconds and its task. The fastest is first. Configs without a prediction (NaN) are last, in
+    random order. The baseline is the first config that can run, if possible one with a profile. If an op or a spec
+    defines the result, the baseline is None.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT

@@ -144,7 +144,6 @@ class ProblemHistory:
         return self._length
 
     def add(self, measurement: Measurement) -> None:
-        """Add a measurement."""
         identity = measurement.identity
         key = identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))
         self._measurements.setdefault(key, []).append(measurement)

@@ -24,7 +24,7 @@ _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
 """Unit roundoff of each term of a sum, keyed by dtype of the output.
 
-For f16 and bf16, the terms are rounded weights. For tf32, they are products of two rounded factors.
+For f16 and bf16, the terms are rounded values, such as weights. For tf32, they are products of two rounded factors.
 """
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention's weights if it differs from that of the output, keyed by dtype of the inputs."""
@@ -54,7 +54,7 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return, for each output, the largest error that counts as correct; 0 if the output must be equal.
+    """Return the largest error that counts as correct, for each output. It is 0 if the output must be exact.
 
     If the kernel's spec states a tolerance, this tolerance is used. Otherwise, integers must be equal, and
     floating-point numbers may differ by rounding errors. If another config computed the expected output, its rounding
@@ -191,7 +191,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoration of all tensors of the first copy that launches both read and change."""
+        """Queue the restoration of each tensor of the first copy that a launch both reads and changes."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -223,7 +223,7 @@ class ProblemBuffers:
         """Return the outputs in the first copy, in the form that `values` returns.
 
         Raises:
-            MeasurementFailure: An output has no element that was written and is a number.
+            MeasurementFailure: Every element of an output is NaN or was not written.
         """
         results = {}
         for name, stored in self._outputs().items():

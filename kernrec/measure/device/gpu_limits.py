@@ -31,7 +31,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import is_alive, module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between checks that the parent is alive. They are needed if its forks keep standard input open."""
+"""Seconds between checks that the parent is alive. Forks of a dead parent may keep standard input open."""
 
 
 def main() -> int:

@@ -133,7 +133,7 @@ def local_gpus() -> list[LocalGpu]:
 
 
 def visible_gpus() -> list[LocalGpu]:
-    """Return the GPUs in `CUDA_VISIBLE_DEVICES`, or all GPUs of this machine if it is not set or names none of them."""
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` names. If it is unset or names none, return all GPUs here."""
     present = local_gpus()
     return [each for each in present if _visible(each)] or present
 

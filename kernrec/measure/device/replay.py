@@ -37,7 +37,7 @@ ConfigKey = tuple[str, str]
 """Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock for reading: DuckDB closes the cursor of a second reader together with the first reader's connection."""
+"""Lock that lets one thread read at a time: if a reader closed its connection, DuckDB would close others' cursors."""
 
 
 @dataclass(frozen=True)

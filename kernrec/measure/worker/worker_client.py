@@ -73,7 +73,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        # A recommendation needs only one thread, but computing references needs all cores.
+        # Remove the limit of one thread that kernrec sets for itself: the worker needs all cores to compute references.
         environment.pop("OPENBLAS_NUM_THREADS", None)
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),

@@ -158,8 +158,8 @@ class Demand:
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether the profile of any code variant is split into stretches. Only such profiles have a nonzero row
-        `in_turn`."""
+        """Return whether the row `in_turn` is nonzero for any code variant, because the variant's profile is split into
+        stretches."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
@@ -368,9 +368,9 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     second is the fraction of tensor operations that warpgroup instructions (`wgmma`) perform."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
-        # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
-        # reach the full rate on every generation, but instructions of warpgroups and of tensor memory do. The profiles'
-        # metric `mma` includes the operations of all three kinds.
+        # A multiply-add is two operations. Data sheets may state the tensor peak at a lower clock than the boost clock.
+        # On some generations, `mma.sync` reaches only the fraction `share` of the peak; `wgmma` and `tcgen05` reach it.
+        # The profiles' metric `mma` includes the operations of all three, so subtract `grouped`.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
         grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
         by_warps = (counts.total(f"mma.{dtype}") - grouped) / share

@@ -219,7 +219,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # Use only loops that both have: the demand may contain loops that no launch executes, and may lack others.
+    # Use only the loops in both `demand` and `work`, because either may contain loops that the other lacks.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

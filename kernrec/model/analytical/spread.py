@@ -63,8 +63,8 @@ SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
 """Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
 of all recordings: 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
 expdist, eight textbook kernels, Triton's matmul in three kinds of arithmetic). If a recording does not state the clock,
-a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/analytical-model.md` has their
-coverage.
+a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/analytical-model.md` states
+the coverage of the intervals.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
 to other GPUs. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.

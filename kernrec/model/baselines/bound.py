@@ -57,7 +57,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types whose activations backends get in 16 bits and convert during each call. For data types in `FORMATS`, the
+"""Data types for which backends get 16-bit activations and quantize them in each call. For data types in `FORMATS`, the
 entry in `FORMATS` states how activations are stored."""
 
 
@@ -162,8 +162,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features. `shares` contains times, (N,) each, whose fractions of `total_s`
-    (N,) become features. `columns` contains further features, (N,) each. `sizes` is an array (D, N)."""
+    """Create a bound, and fill its table of features. `shares` contains times, (N,) each. Each time divided by
+    `total_s` (N,) becomes a feature. `columns` contains further features, (N,) each. `sizes` is an array (D, N)."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]

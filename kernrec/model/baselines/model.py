@@ -119,8 +119,8 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Return a latency, raised to the roof if it is below. The roof is the minimum time with any backend at the
-        GPU's default power limit. `operating_point.at_point` raises latencies, too."""
+        """Raise a latency to the roof if it is below. The roof is the minimum time of a problem with any backend at the
+        GPU's default power limit. Results of `operating_point.at_point` are already raised."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
@@ -179,8 +179,8 @@ class VendorModel:
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # There are few recordings of the kernels that cuBLAS uses for f32 matmuls with few rows or columns, so
-        # `physics` is more accurate.
+        # Skip all sets for f32 matmuls with few rows or columns. Few recordings contain the kernels that cuBLAS uses
+        # for such matmuls, so `physics` is more accurate.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if few_rows or not recorded.is_case(sizes):
@@ -206,9 +206,9 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return (index, set, whether the set contains the GPU) for each recorded set with this data type and layout,
-        or with similar ones. Sets that contain the GPU come first, then sets that contain its architecture. If the GPU
-        has no arithmetic in the data type, return an empty list."""
+        """Return (index, set, whether the set contains the GPU) for each recorded set that accepts a data type and
+        layout (`RecordedSet.accepts`). Sets that contain the GPU come first, then sets that contain its architecture.
+        If the GPU has no arithmetic in the data type, return an empty list."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

@@ -114,7 +114,7 @@ def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | Non
 
 
 def raised(latency: Estimate, least_s: float) -> Estimate:
-    """Return a latency, raised to the minimum time `least_s` if it is below."""
+    """Raise a latency to the minimum time `least_s` if it is below this time."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 

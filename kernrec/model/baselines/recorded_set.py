@@ -168,7 +168,7 @@ class Head:
     """Interval for recorded sizes. It was calibrated on held-out problems if the trees are for a recorded GPU, and
     otherwise on held-out GPUs."""
     between: Interval
-    """Interval for problems that are `SetModel.off_grid`, calibrated on held-out ones."""
+    """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
     """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
 
@@ -190,8 +190,8 @@ class Head:
 
 
 def is_unaligned(sizes: Mapping[str, int]) -> bool:
-    """Return whether the columns or the reduction of a matmul are no multiple of 8, so that library kernels for 16 bits
-    cannot load 16 bytes at a time."""
+    """Return whether n or k of a matmul is not a multiple of 8. If so, library kernels for 16-bit types cannot load 16
+    bytes at a time."""
     return bool(sizes["n"] % 8 or sizes["k"] % 8)
 
 
@@ -208,8 +208,8 @@ class SetModel:
     """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, the key may contain an
     architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Pairs (floor in seconds, ratio of work to lower bound), keyed by recorded GPU. The mapping is empty if calls were
-    timed in a stream."""
+    """Pairs (seconds of an empty call, ratio of work to lower bound), keyed by recorded GPU. The mapping is empty if
+    calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
@@ -217,8 +217,8 @@ class SetModel:
     power limit instead, this is None."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`. If the set
-        has no such dimension, return whether rows of a matmul are no multiples of 16 bytes in 16 bits."""
+        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`. For matmuls
+        in a set without such dimensions, return `is_unaligned(sizes)` instead."""
         if not self._grid and self.recorded.case == "product":
             return is_unaligned(sizes)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
@@ -242,7 +242,7 @@ class SetModel:
 
     def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
         """Convert the time of a single call to the time in a stream, if calls were timed one at a time. For an
-        unrecorded GPU, the lowest recorded floor is used. `number` is the problem's index in `bound`."""
+        unrecorded GPU, the shortest time of an empty call is used. `number` is the problem's index in `bound`."""
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor

@@ -117,9 +117,9 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (single, batched, largest). In single and in batched problems, `DIMS[single]` and `DIMS[batched]` are
-        the dimensions that count items. The index is -1 if no dimension counts items. `largest` is the largest number
-        of items to evaluate."""
+        """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
+        single and in batched problems. An index is -1 if no dimension counts items. `largest` is the largest number of
+        items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -157,8 +157,8 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the trees of a quantity that fit the GPU best: those of the GPU, or else of its architecture, or else
-        of all other GPUs."""
+        """Return the most specific trees of a quantity: those for the GPU, or else for its architecture, or else for
+        all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 

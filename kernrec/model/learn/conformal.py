@@ -142,7 +142,7 @@ class Interval:
 
     @property
     def summary(self) -> str:
-        """Text that describes the held-out data on which the interval was calibrated."""
+        """Return a text that describes the held-out data on which the interval was calibrated."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"

@@ -177,7 +177,7 @@ LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Fields of `ModelInputs` that are rows of an array of `QUANTITIES`: the index of the row, keyed by field."""
+"""Row index in an array of `QUANTITIES`, keyed by the field of `ModelInputs` that the row contains."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),

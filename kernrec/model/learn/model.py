@@ -72,7 +72,7 @@ class Model:
     scores: Mapping[str, float | str]
     """Scores of the model on held-out groups, keyed by the name of the score."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `kernels` (source hash, keyed by name) and `ops` are its kernels and ops."""
+    """GPUs in the training data. `ops` contains its ops, and `kernels` the source hash of each of its kernels."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False

@@ -107,7 +107,7 @@ def _only_writer(folder: Path) -> Iterator[None]:
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     """Delete a model's tree files that are not in `current`, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # names of unfinished files
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of unfinished saves
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         forests = _Forests(path, card["heads"], len(columns))
         if trees:
-            dict(forests)  # Creating a dict reads the trees of every quantity.
+            dict(forests)  # Creating a dict reads and caches the trees of every quantity.
         model = Model(
             columns,
             _extent(path, card["extent"], columns),

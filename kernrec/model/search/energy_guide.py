@@ -71,12 +71,12 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of the absolute errors,
-    (N,), mixed with the normally distributed errors of the prior assumption (`_PRIOR_WEIGHT`).
+    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of absolute errors. These
+    are the N errors in `scores` and `_PRIOR_WEIGHT` further errors, which are assumed to be half-normal.
     """
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # Compute the fraction of the mixture below each score. The prior distribution of absolute errors is half-normal.
+    # Compute the fraction of all errors, measured and assumed, that are at most as large as each score.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -101,7 +101,7 @@ class EnergyGuide(ObjectiveSearch):
         self._learned = 0  # Number of measured energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
+        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -114,7 +114,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """Return the configs with measured latency whose energy to measure next, lowest expected cost first."""
+        """Return the configs whose energy should be measured next, lowest expected cost first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -132,9 +132,9 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost below which each config is useful, (C,): the lowest measured cost. In a search for a
-        Pareto front, this is the cost at the config's latency and the lowest energy of all configs that are as fast.
-        """
+        """Return, for each config, the log cost below which it is useful, (C,): the lowest measured cost. In a search
+        for a Pareto front, return the cost of a config with the same latency and with the lowest energy of all measured
+        configs that are at least as fast."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:

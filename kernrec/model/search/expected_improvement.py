@@ -200,12 +200,12 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
+        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return configs with measured latency whose energy to measure, most important first. Each config is returned
-        at most once."""
+        """Return the configs whose energy should be measured next, most important first. Their latencies are already
+        measured. Each config is returned at most once."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""

@@ -58,7 +58,7 @@ class GeneticSearch(ObjectiveSearch):
         self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency to measure next, or an empty list if the whole space is measured."""
+        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -118,7 +118,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """Return the configs of the current round whose energy to measure, lowest predicted energy first."""
+        """Return the configs of the current round whose energy should be measured, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []

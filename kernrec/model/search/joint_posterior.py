@@ -125,8 +125,8 @@ class Measured:
 
 
 class _Block:
-    """Posterior of a problem's contenders for known weights w. Their log costs are `mean + slope @ w` plus an error
-    with the covariance `covariance`."""
+    """Posterior of a problem's contenders for known weights w. The contenders' log costs are `mean + slope @ w`
+    plus an error with the covariance `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -211,7 +211,7 @@ class JointPosterior:
     def add(self, problem: int, measured: Measured) -> None:
         """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
-        # Skip a problem's first measurement: it mostly reveals the common error, and says nothing about the scale.
+        # Skip a problem's first measurement: it mostly reveals the error that all contenders share, and not the scale.
         if block.measured:
             mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
@@ -222,8 +222,8 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement of a problem. Record by how much the measurement changed the stated regret of the
-        problem and the cost of its choice (see `regret_record`)."""
+        """Add a new measurement of a problem. Record by how much the problem's stated regret fell, and how much less
+        the new choice is expected to cost than the previous choice (see `regret_record`)."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -356,8 +356,8 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret of all problems grows if the problem of largest weight among the
-        unsettled problems (`unsettled`) is misjudged."""
+        """Return by how much the weighted mean regret of all problems grows if one unsettled problem (`unsettled`) is
+        misjudged: the one of largest weight."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
@@ -414,7 +414,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
-    # Compare within each outcome. The current choice's cost changes too, but not on average.
+    # Compare costs within each outcome, because the measurement changes the current choice's cost, too.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)

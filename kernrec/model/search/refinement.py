@@ -65,7 +65,7 @@ class _Outlook(NamedTuple):
     """Expected gains of the next measurements of a problem."""
 
     sequence: list[tuple[int, float]]
-    """Contender and expected gain of each next measurement, in order."""
+    """(contender, expected gain) of each of the next measurements, in order."""
     as_of: int
     """Number of measurements of all problems that had been recorded when the gains were computed."""
 

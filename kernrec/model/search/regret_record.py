@@ -48,7 +48,7 @@ class RegretRecord:
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice: half the gains' second moment over their first."""
+        """Return the mean loss on a problem with a wrong choice: mean squared gain / (2 * mean gain)."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:

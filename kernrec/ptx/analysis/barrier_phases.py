@@ -50,7 +50,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # position in a chain of dependent loads -> for each warp, executions of the load that runs most often
+    # Maps a position in a chain of dependent loads to each warp's waits there: executions of the most frequent load.
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -60,7 +60,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the sum over all phases of the clock cycles, or of the waits, of the slowest warp in each phase.
+    """For each phase, take the clock cycles or waits of the slowest warp. Return the sum over all phases.
 
     Args:
         function: The kernel.
@@ -96,11 +96,11 @@ def _with(guard: tuple[str, bool], ins: Instruction) -> Instruction:
 def overlapped_waits(
     function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[float], ran: Mapping[int, float]
 ) -> float:
-    """Return the fraction of the waits for global memory during which other warps of the block have work.
+    """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    If a phase has the fraction `w` of all waits and the fraction `n` of all instructions, min(w, n) of the waits
-    overlap with work. The first wait in each execution of a phase does not overlap: all warps start a phase together,
-    so they all reach this wait at the same time. A kernel without barriers is a single phase, and the result is 1.
+    A wait only overlaps with work of the same phase. A phase with the fraction `w` of all waits and the fraction `n` of
+    all instructions therefore adds min(w, n) to the result. The first wait in each execution of the phase is excluded,
+    because all warps reach it at the same time. If the kernel has no barriers, the result is 1.
 
     Args:
         function: the kernel.
@@ -150,7 +150,7 @@ several barriers."""
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issued in each stretch (`LENGTH`), keyed by class, in text order.
+    """Return the machine instructions that warps issued, keyed by class, for each stretch (see `LENGTH`) in text order.
 
     Args:
         function: function without calls.

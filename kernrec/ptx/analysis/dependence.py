@@ -171,7 +171,7 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that change nothing in a waiting loop until another thread has changed memory."""
+"""Atomic operations that have no effect when a waiting loop repeats them, until another thread changes memory."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
@@ -202,10 +202,10 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return (read, written): the pointers through which a kernel reads global memory, and those for writing.
+    """Return (read, written): the pointers through which a kernel reads global memory and writes global memory.
 
-    A pointer is the name of a parameter or variable. If the origin of an address is unknown, return None. An atomic
-    operation whose result is not used counts only as a write. The result is cached in the function.
+    Each pointer is given by the name of a parameter or variable. An atomic operation whose result is not used counts
+    only as a write. If the origin of an address is unknown, return None. The result is cached in the function.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)

@@ -88,8 +88,8 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function without calls. A PTX instruction that is
-    folded into another one has none.
+    """Return the machine instructions of each PTX instruction of a function without calls. The entry is empty for a
+    PTX instruction that is folded into another one.
 
     Args:
         function: The function.

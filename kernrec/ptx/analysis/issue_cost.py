@@ -1,17 +1,17 @@
 """Map PTX instructions to hardware pipes, issue slots and latencies.
 
 A GPU does not execute PTX: the assembler converts a PTX instruction to none, one or several machine instructions. This
-module estimates, by class, the machine instructions that a warp issues on sm_75 to sm_120. Each takes an issue slot:
+module estimates the machine instructions that a warp issues on sm_75 to sm_120, keyed by class. Each of them takes an
+issue slot. A PTX instruction becomes:
 
-- one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
-  ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
-- two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
-- sequences, counted in the assembler's output: division and remainder by a value that is not a literal (about 20),
-  their 64-bit forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20);
-- conversions to f32 of an f16 (one addition on the f16 pipe) and of a bfloat16 (one shift); `ex2` and `tanh` of packed
-  halves take two instructions;
-- a packed f32x2 operation counts as two instructions: it saves an issue slot, but no time on the FMA pipe;
-- `mov`, `cvta` and packing form the class `mov`, because the assembler removes most of them.
+- 1 machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift and compare (IADD3, LOP3, SHF,
+  ISETP), 32-bit and wide multiply-add (IMAD, IMAD.WIDE), load, store, special function (MUFU), f16 or bf16 to f32;
+- 2: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide), `ex2` and `tanh` of packed halves;
+- about 20: division and remainder of 32-bit integers by a value that is not a literal, division and root of f64;
+- about 80: division and remainder of 64-bit integers; about 9: IEEE division and square root of f32.
+
+The numbers above 2 were counted in the assembler's output. A packed f32x2 operation counts as 2: it saves an issue
+slot, but no time on the FMA pipe. `mov`, `cvta` and packing form a class, because the assembler removes most of them.
 """
 
 import re
@@ -184,7 +184,7 @@ def _convert(modifiers: tuple[str, ...]) -> Cost:
 
 # Clocks from the issue of an instruction to the issue of one that uses its result, rounded. Sources: Jia et al.,
 # "Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv
-# 2208.11174. 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060. One figure serves all
+# 2208.11174. The 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060. One figure serves all
 # generations, because they differ by a few clocks only.
 _LATENCY_CLK = {
     "fma32": 4, "alu": 4, "setp": 6, "imad": 5, "wide64": 5, "f16": 5, "f64": 8, "mov": 0, "cvt": 14, "mufu": 20,
@@ -284,7 +284,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """If `classify` is imprecise for a PTX instruction, return its machine instructions. Otherwise, return None."""
+    """If `classify` is imprecise for an instruction, return its exact machine instructions. Otherwise, return None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

@@ -25,9 +25,9 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers whose values may differ between the threads of a warp.
 
     A register diverges if its value depends on the thread index, on a load with a divergent address, on an atomic
-    operation or on a warp exchange. It also diverges if it is written both in code that a divergent branch may skip and
-    elsewhere, or if it is written in a loop that threads leave at different times and read after the loop. All code
-    between a branch and its target counts as code that the branch may skip, because this is how compilers order code.
+    operation or on a warp exchange. It also diverges if some writes, but not all, are in code that a divergent branch
+    may skip. This code is assumed to lie between the branch and its target, as compilers order it. Finally, a register
+    diverges if it is written in a loop that threads leave at different times, and read after the loop.
     """
     instructions = function.instructions
     divergent: set[str] = set()
@@ -74,7 +74,7 @@ _MOST_GUARDS = 6
 """Maximum number of branches in one piece of machine code whose predicates must be kept in registers until a load has
 finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
 assumed to use one. ptxas 13 keeps five loads with such predicates in flight. A predicate that guards only loads can be
-reused as soon as they are issued, so ptxas 13.5 keeps sixteen loads of this kind in flight."""
+reused as soon as these loads are issued, so ptxas 13.5 keeps sixteen of them in flight."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {

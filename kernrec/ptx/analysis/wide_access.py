@@ -89,8 +89,8 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield (address register, accesses, whether they are loads). The accesses of a list are either all loads or all
-    stores, use the same address register, and do not conflict with each other."""
+    """Yield groups of accesses as (address register, accesses, whether they are loads). The accesses of a group use the
+    same address register and do not conflict with each other."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}

@@ -41,10 +41,10 @@ class Touched:
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the additional bytes that the next block, `other`, moves if later blocks follow the same pattern.
+        """Return the bytes that the next block, `other`, moves in addition to the bytes of this block.
 
-        If a run of words continues a run of this block, count only its own bytes, even if it starts within a sector.
-        Otherwise, count whole sectors.
+        If a run of words in `other` continues a run of this block, it counts with its own bytes, even if it starts
+        within a sector: later blocks are assumed to follow the same pattern. Otherwise, whole sectors count.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -52,7 +52,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Numbers of new runs of words that start where this block's words end, or end where they start.
+        # Count the new runs that start right after a word of this block, and those that end right before one.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
@@ -145,7 +145,7 @@ class EmulationOptions:
     budget: int = BUDGET
     """Maximum PTX instructions of a batch of blocks. A kernel that exceeds it is assumed to loop forever."""
     check_races: bool = False
-    """Whether data races raise an error, in shared memory and in global memory through which blocks pass data."""
+    """Whether a data race in shared memory, or in global memory through which blocks pass data, raises an error."""
     checked: CheckedMemory | None = None
     """Checks for errors that do not stop the emulation (see `Emulation.findings`), or None."""
     watched: Sequence[int] = ()

@@ -29,8 +29,7 @@ _NOT_EMULATED = {
     "%current_graph_exec": "u64",
     **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
 }
-"""Types of special registers that the emulator does not have. Those of the form `%envreg<n>`, `%pm<n>` and `%tid.w` are
-missing, too."""
+"""Types of special registers that the emulator lacks. It also lacks the registers that `_NUMBERED` matches."""
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 

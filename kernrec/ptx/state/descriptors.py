@@ -2,8 +2,8 @@
 
 The rules are from the CUDA C++ Programming Guide, appendix "Texture Fetching", and the PTX ISA, section 9.7.10. The
 weights of linear filters have 9 bits, 8 of which are fractional. The address modes `wrap` and `mirror` need normalized
-coordinates; other coordinates are clamped or lead to the border. Filters do not cross the edges of cube faces. A
-channel that an image does not have is read as 0.
+coordinates; without these, they act like `clamp`. Filters do not cross the edges of cube faces. A channel that an image
+does not have is read as 0.
 
 In its buffer, an image is stored densely: x is the fastest axis, and the channels of a texel are adjacent. All layers
 (or the six faces of a cube) follow each other. They are followed by the next level of detail, which is half as large.

@@ -29,8 +29,8 @@ _SAVE_ROWS = 500
 _HOPELESS = 24
 """Number of failed configs after which profiling ends if no config has succeeded."""
 _STOPPED = 2
-"""Number of compilations, each stopped after several minutes, after which profiling ends. If any config has succeeded,
-profiling continues."""
+"""Number of compilations that reach the time limit of several minutes, after which profiling ends if no config has
+succeeded."""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total number of configs. The total may be an upper

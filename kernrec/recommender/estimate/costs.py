@@ -220,9 +220,9 @@ class Rescaling:
     configs: int
     """Number of measured configs from which the factors were computed."""
     latency_common: float
-    """Variance, after scaling, of the latency error that all configs share, as a fraction of that before scaling."""
+    """Fraction of the variance of the shared latency error that remains after scaling."""
     power_common: float
-    """Variance, after scaling, of the power error that all configs share, as a fraction of that before scaling."""
+    """Fraction of the variance of the shared power error that remains after scaling."""
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem to the measurements."""

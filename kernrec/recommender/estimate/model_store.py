@@ -83,7 +83,7 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return (path, modification time, size) of each file in the folders. A last tuple contains the number of
+        """Return (path, modification time, size) of each file in the folders, then a tuple that contains the number of
         calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
@@ -120,15 +120,15 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        There may be a model of the op and a model of the kernel. If both apply, the op's model is used only if it was
-        trained on the kernel, and also on the GPU. If neither model was trained on the GPU, the op's model must have
-        been tested on held-out GPUs instead. In all other cases, the kernel's model is used. If the op's model was
-        trained to correct the kernel's model, both are used, one after the other.
+        If the op and the kernel each have a model that applies, the op's model is used only if it was trained on the
+        kernel. It must also have been trained on the GPU or, if neither model was, tested on GPUs that were held out
+        from its training. Otherwise, the kernel's model is used. If the op's model was trained to correct the results
+        of the kernel's model, both are applied.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # Do not cache this, because the next call skips the unreadable file.
+            if len(self._reported) > reported:  # A file was unreadable, and the next call skips it, so do not cache.
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -147,8 +147,8 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model that was trained for this kernel only, or None if there is no usable one. The
-        model of the op may further correct the costs from this model."""
+        """Return the scope of the model that was trained for this kernel only, or None if there is no usable model. The
+        op's model may further correct the costs from this model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":

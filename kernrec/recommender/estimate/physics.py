@@ -61,7 +61,8 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     """Return (seconds, cycles), which are two lower bounds for the time of a problem. `seconds` is the time to move the
     bytes that exceed L2 at the peak memory bandwidth. `cycles` is the number of clock cycles for the arithmetic at the
     peak rate."""
-    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # It may read a part.
+    # A kernel that declares its own problem may read only a part of the tensors.
+    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 
@@ -93,7 +94,7 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics by more than meters and boards differ."""
+    """Return whether a measured row violates a law of physics by more than meters or boards differ from each other."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

@@ -238,7 +238,7 @@ class SpaceCosts:
         any_rows = bool(evidence.measured or evidence.failed)
         measured, parts = [], list[Part]()
         of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
-        """For the op of each kernel: the problems in this op, their arguments of the engine, and their epilogues."""
+        """Problems converted to an op, their arguments for the engine, and their epilogues, keyed by op."""
         for table in space.tables:
             first = table.space.form(problems[0])
             if (op := first.op) not in of_op:

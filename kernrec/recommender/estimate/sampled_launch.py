@@ -72,8 +72,8 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """For each variant, return how much data a block loads again after it has loaded other data. Return None if the
-        profiles do not state this."""
+        """Return how many bytes a block of each variant loads more than once, with other accesses in between. Return
+        None if the profiles do not state this."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -196,9 +196,9 @@ def read_sample(
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # If several blocks read the same data at the same time, all of them wait for DRAM, although only one request
-    # reaches DRAM. Data that an earlier wave of blocks read come from L2, as far as L2 can hold the data of the launch.
-    # If L2 is warm, so do the data of the first wave.
+    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. L2
+    # holds the data that earlier waves of blocks have read, as far as they fit. So a later wave that reads these data
+    # waits only for L2. If L2 is warm, this also applies to the first wave.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -292,7 +292,8 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the names of the metrics that state how much of a buffer 2, 4, 8, ... consecutive blocks read."""
+    """Return the names `wave.<buffer>.<n>` of metrics, in ascending order of n. The metrics state how many distinct
+    sectors n consecutive blocks read, relative to one block."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 

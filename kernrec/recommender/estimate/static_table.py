@@ -375,7 +375,7 @@ class StaticTable:
                 ]
             ),
         )
-        # If blocks were sampled, the whole table is valid for only one problem, so its geometry can be cached.
+        # A table of sampled profiles is for one problem, so geometry that depends on the problem can be cached too.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

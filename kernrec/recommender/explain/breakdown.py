@@ -120,7 +120,7 @@ class Explanation:
     proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
-    """Figures in which configs are compared (`report.difference`), keyed by name, such as `DRAM traffic`."""
+    """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
@@ -259,7 +259,7 @@ def _roofline(
 def _figures(
     recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """Return the figures in which a config is compared with other configs, keyed by name, such as `DRAM traffic`."""
+    """Return the figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))

@@ -143,7 +143,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # fraction of the bytes that all accesses of the line together use
+        together = used * access.count  # Fraction of the moved bytes that the line's accesses use in total.
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(

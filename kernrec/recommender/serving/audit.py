@@ -226,8 +226,8 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return (release, notes). `release` is the Triton release whose config files to look for, or empty for vLLM. The
-    notes state how the release was chosen."""
+    """Return (release, notes). The audit looks for tuned files of the Triton release `release`, which is empty for
+    vLLM. `notes` tell the user how the release was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton

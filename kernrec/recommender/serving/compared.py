@@ -41,7 +41,7 @@ model for kernels that are bound by DRAM."""
 
 @dataclass(frozen=True)
 class Cost:
-    """Total time, in seconds, of all launches that a tuned file configures, if they run with one config."""
+    """Time of one config: total seconds, with a 90 % interval, of all kernel launches that a tuned file configures."""
 
     latency_s: float
     low_s: float
@@ -119,7 +119,7 @@ def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[
 
 
 class Comparer:
-    """Estimate the costs of configs. Worker processes compile and emulate kernels; see `comparer`."""
+    """Estimator of the costs of configs. It uses worker processes, which `comparer` starts and ends."""
 
     def __init__(self, database: Path, processors: Processors) -> None:
         self._database, self._processors = database, processors

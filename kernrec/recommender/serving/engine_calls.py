@@ -32,7 +32,7 @@ OWN_KERNELS = {
 }
 """Kernel that each kind of tuned file configures, as `module:function`, keyed by engine and kind."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix in both engines of the name of the kernel for experts whose weights are integers that are quantized in
+"""Suffix that both engines append to the kernel's name if the weights of the experts are integers, quantized in
 groups."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
 """Data type of a matmul's inputs, keyed by the quantization of its weights (None for weights that are not
@@ -291,7 +291,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Return the values of the arguments that only the kernel for groups of quantized integer weights has."""
+    """Return values for the arguments that only the kernel for group-quantized integer weights has."""
     file, shape = step.file, step.shape
     if not file.quantization.group:
         return {}

@@ -204,7 +204,7 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
     """Return whether an engine runs a kernel that reads tuned files for weights with this quantization."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for the rest.
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for other weights.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 

@@ -130,7 +130,7 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the matmuls and configs of 16-bit experts that need the same bytes and tensor core time as a file's."""
+    """Return 16-bit matmuls and configs that need as many bytes and as much tensor core time as those of the file."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()
@@ -145,21 +145,20 @@ def fits(configs: Array, gpu: GPU) -> Array:
 
 
 def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Array:
-    """Return the F features of each config for a matmul of experts, float32 (C, F). The arguments are those of
-    `formula`."""
+    """Return the features for the decision trees, float32 (C, F). The arguments are those of `formula`."""
     return formula(shape, tokens, gpu, configs)[1]
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
-    """Return the formula's time and the trees' features for each config, for one matmul of experts.
+    """Estimate the time of one matmul of experts with each config, and compute the features for the decision trees.
 
     Args:
         tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
         configs: configs in the order of `TUNABLES`, (C, 6).
 
     Returns:
-        (times, features). The times are in seconds, (C,), before multiplication by `ExpertRanking.level`. The F
-            features of each config are float32 (C, F).
+        (times, features). `times` contains seconds that must still be multiplied by `ExpertRanking.level`, (C,).
+            `features` is a float32 array (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth

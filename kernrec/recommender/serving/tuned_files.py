@@ -187,7 +187,7 @@ _OTHER_NAMES = {
     STATE_SPACE: re.compile(r"headdim=\d+,dstate=\d+,device_name=(?P<device>[^,]+),cache_dtype=\w+\.json"),
     LORA: re.compile(r"lora_(?:expand|shrink),K=\d+,R=\d+,S=\d+,device=(?P<device>[^,]+)\.json"),
 }
-"""Patterns of the names of other tuned files, keyed by the members that their configs must have."""
+"""Patterns for names of other tuned files, keyed by the members that each config in such a file must have."""
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Mixtral 8x7B": (8, 14336, 4096, 2),

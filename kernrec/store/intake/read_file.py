@@ -198,8 +198,7 @@ def read_segments(
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # A row can only be repeated if there are several segments. Otherwise skip DISTINCT, which takes as long as
-        # reading.
+        # Use DISTINCT only if some row occurs twice, because it takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:

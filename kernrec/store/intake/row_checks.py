@@ -105,7 +105,7 @@ def faults(
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
-    # Join the texts of each row, and search them with one pattern. Only if it matches, a second query finds the column.
+    # Search all texts of a row at once, joined into one text. Only if a row matches, search each column separately.
     # Keys that are hashes need no check.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and name != f"{table}_id"]
     for names, control in (
@@ -216,7 +216,7 @@ def _conditions(
     """Yield (description of a fault, SQL condition that valid rows meet) for a table. A condition that is NULL counts
     as met.
 
-    There is no condition on a column outside `kinds`, because the column is NULL in all rows.
+    Columns that are not in `kinds` need no condition, because they are NULL in all rows.
     """
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
@@ -277,7 +277,7 @@ def is_possible(moment: datetime) -> bool:
 
 
 def _possible(moment: str, latest: datetime | None) -> str:
-    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Their clock may be ahead.
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Clocks may be ahead.
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 
@@ -301,8 +301,8 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
     """Return (op name, layout) for each problem that the spec of a stored kernel declares.
 
-    A declared problem may have the same name as one of kernrec's ops. Queries about the op never find rows of the
-    declared problem, because the op does not have its layout.
+    The name may be that of one of kernrec's ops. Queries about this op never find rows of the declared problem, because
+    kernrec's ops do not have its layout.
     """
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
     declared = set()

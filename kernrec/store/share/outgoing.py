@@ -130,7 +130,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows that would leave the machine, as files of segments."""
+    """Rows that leave the machine if the user agrees: their manifest, and the files of their segments."""
 
     manifest: Manifest
     files: Mapping[str, Path]
@@ -138,7 +138,7 @@ class Outgoing:
 
     @property
     def measurements(self) -> int:
-        """Number of measurements that would leave the machine."""
+        """Number of measurements in the segments."""
         return self.manifest.rows["measurement"]
 
 
@@ -149,7 +149,7 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the rows that would leave the machine to a folder.
+    """Write the selected rows to files of segments in a folder, without private values.
 
     Args:
         database: Database to read.

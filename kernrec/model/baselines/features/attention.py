@@ -52,7 +52,7 @@ def kind(dtype: str, sizes: Mapping[str, int]) -> str:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems. All must be prompts, or all steps that decode one token."""
+    """Return the lower bound and the features of problems. All must be prompts, or all must decode one token."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
