@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kernrec.errors import unknown
-from kernrec.kernel.cuda_signature import source_name
 from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
@@ -51,9 +50,12 @@ class LaunchReader:
         entry = table.string("entry")
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
-        if not mentions(self._source, entry) and not mentions(self._source, source_name(entry)):
-            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
-            raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
+        if not mentions(self._source, entry):
+            from kernrec.kernel.cuda_signature import source_name  # Its patterns would slow the start of queries.
+
+            if not mentions(self._source, source_name(entry)):
+                kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
+                raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
         when = table.condition(names)
         grid = self._extents(table, "grid")
         block, blocks = self._extents(table, "block"), _product(grid)
