@@ -217,13 +217,13 @@ class SourceReport:
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
-def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, objective: Objective) -> SourceReport:
+def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, query: Query) -> SourceReport:
     """Explain the performance of a kernel, with the launch that the host code in its file makes.
 
     Args:
         words: Name of the kernel, and what the user specified about its launch.
         database: Path of the database for the profiles.
-        objective: Objective by which to judge other configs.
+        query: Objective by which to judge other configs, and conditions of the launch.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -231,13 +231,12 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     """
     made = program_launch(path, words, gpu, 10.0, assume=True)
     problem = made.kernel.definition.problem()
-    query = Query(objective)
     try:
         analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
     except KernrecError as error:
         if (larger := enlarged_words(words, made.draft, str(error))) is None:
             raise
-        return explain_source(path, larger, gpu, database, objective)
+        return explain_source(path, larger, gpu, database, query)
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)

@@ -87,7 +87,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel.source_files import compile_flags
-    from kernrec.recommender.request import objective_named
+    from kernrec.recommender.request import Query, objective_named
 
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
     if used := [name for name in named if getattr(wanted, name)]:
@@ -100,8 +100,9 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
             f" {wanted.gpu})"
         )
     database = wanted.db or paths.user_database()
-    words, objective = LaunchWords(entry, **vars(compile_flags(path, (), ()))), objective_named(wanted.objective)
-    answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)
+    words = LaunchWords(entry, **vars(compile_flags(path, (), ())))
+    query = Query(objective_named(wanted.objective), l2=wanted.l2)
+    answer = explain_source(path, words, find_gpu(wanted.gpu), database, query)
     if wanted.as_json:
         lines = [advice.as_dict() for advice in answer.advice]
         print_json({**answer.report.as_dict(), "lines": lines, "what_to_do": answer.what_to_do})
