@@ -202,7 +202,7 @@ def test_analysis_without_a_spec_writes_the_spec(folder, run):
     assert again["recommendations"][0] == answer["recommendations"][0]
 
 
-def test_draft_spec_replaces_no_spec_and_must_be_completed(folder, run):
+def test_init_refuses_to_overwrite_a_spec_and_draft_needs_completion(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")

@@ -40,7 +40,7 @@ def contributed(tmp_path_factory):
 
 
 @pytest.mark.every(2)
-def test_contribute_writes_a_signed_bundle_with_the_name_of_a_shared_one(contributed):
+def test_contributed_bundle_is_signed_and_named_like_a_pushed_one(contributed):
     home, out = contributed
     (file,) = bundles(home)
     bundle = read_bundle(place_at(file))
@@ -50,7 +50,7 @@ def test_contribute_writes_a_signed_bundle_with_the_name_of_a_shared_one(contrib
     assert "Nothing has left this machine" in out
 
 
-def test_contribute_first_measures_the_problems_common_to_all_users_with_energy(contributed):
+def test_contribute_measures_time_and_energy_of_the_fixed_part_first(contributed):
     home, _ = contributed
     with Database.open(home / DATABASE) as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))

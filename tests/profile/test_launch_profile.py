@@ -148,7 +148,7 @@ def test_second_pass_loads_data_again_after_one_row_of_other_data():
     assert all(again[f"again.{size}"] == 0.0 for size in AGAIN_KIB if size > 64)
 
 
-def test_stores_take_space_between_repeated_loads():
+def test_stores_count_as_data_between_repeated_loads():
     row, stored = list(range(32 * 32)), list(range(1 << 20, (1 << 20) + 96 * 32))  # 32 and 96 KiB
     parts = [trace(row), trace(stored, read=False), trace(row)]
     columns = (

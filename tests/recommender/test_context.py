@@ -155,7 +155,7 @@ def test_rows_measured_in_one_layout_are_used_without_a_layout(
     assert any(each.source == "measured" for each in answer.recommendations)
 
 
-def test_refusal_in_every_layout_closes_the_databases(tmp_path):
+def test_databases_are_closed_if_no_layout_has_a_kernel(tmp_path):
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     gc.disable()  # keep objects that only the cycle collector would free

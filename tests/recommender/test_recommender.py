@@ -187,7 +187,7 @@ def shown(*drawn: tuple[float, float, bool]) -> list[str]:
     return [str(place) for place in places([(low, high) for low, high, _ in drawn], [exact for *_, exact in drawn])]
 
 
-def test_tie_is_decided_by_the_first_of_the_group():
+def test_config_ties_only_with_the_first_of_its_group():
     assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
 
 

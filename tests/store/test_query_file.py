@@ -170,7 +170,7 @@ def test_large_database_derives_an_entry_when_a_query_needs_it(own, monkeypatch,
     assert derived == [PROBLEM.key, OTHER.key]
 
 
-def test_entry_derived_after_a_change_contains_the_change(own, monkeypatch):
+def test_query_file_entry_includes_rows_added_before_it_is_computed(own, monkeypatch):
     monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
     file_of(own).unlink()
     before = query_file(own, Database.open)

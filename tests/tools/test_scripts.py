@@ -158,7 +158,7 @@ def test_benchmark_prints_its_figures(name):
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_checkout_equals_only_itself_in_its_answers(tmp_path):
+def test_equal_answers_tool_detects_changed_answers(tmp_path):
     some = "--queries", 40, "--seed", 3
     itself = tool("equal_answers", "--before", ROOT, *some)
     assert itself.returncode == 0, itself.stdout + itself.stderr

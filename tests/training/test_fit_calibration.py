@@ -184,7 +184,7 @@ def test_rank_correlation_equals_spearman():
 
 
 @given(costs, costs)
-def test_true_front_has_full_recall_and_a_part_of_it_less(latency, energy):
+def test_front_recall_is_one_if_all_configs_are_recommended(latency, energy):
     count = min(len(latency), len(energy))
     latency, energy = latency[:count], energy[:count]
     assert scores.front_recall(latency, energy, np.arange(count)) == pytest.approx(1.0)

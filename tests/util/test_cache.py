@@ -133,7 +133,7 @@ PAGE = np.arange(mmap.PAGESIZE // 2, dtype=np.int16)
 
 
 @pytest.mark.parametrize("count", [len(PAGE), 3 * len(PAGE), 2 * len(PAGE) + 5])
-def test_array_repeats_its_values(count):
+def test_repeated_array_cycles_through_the_values(count):
     np.testing.assert_array_equal(repeated(PAGE, count), np.resize(PAGE, count))
     np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
 

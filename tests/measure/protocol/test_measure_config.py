@@ -199,7 +199,7 @@ def trace(
 
 
 @given(st.floats(20.0, 1000.0), st.floats(0.02, 0.1), st.floats(0.0, 0.2))
-def test_slope_equals_power_at_any_lag_and_period(power_w, tick_s, lag_s):
+def test_power_from_counter_is_independent_of_lag_and_period(power_w, tick_s, lag_s):
     estimate = power_from_ticks(*trace(power_w, tick_s=tick_s, lag_s=lag_s), 0.5, 3.0)
     assert estimate is not None
     assert estimate.power_w == pytest.approx(power_w, rel=0.01)

@@ -82,7 +82,7 @@ def test_energy_is_power_times_time_and_the_sum_of_its_parts(case, limit):
     assert limited.energy_j == pytest.approx(limited.static_j + limited.core_j + limited.dram_j)
 
 
-def test_no_launch_has_no_costs():
+def test_zero_launches_give_empty_costs():
     assert MODELS["t4"].apply_power_limit(NominalCosts(*np.empty((5, 0)))).latency_s.shape == (0,)
 
 
@@ -276,7 +276,7 @@ SISTERS = [
 
 
 @pytest.mark.parametrize(("larger", "smaller", "limit_w"), SISTERS, ids=lambda each: getattr(each, "name", None))
-def test_more_sms_at_the_same_limit_lose_at_most_what_they_draw_at_rest(larger, smaller, limit_w):
+def test_larger_gpu_at_equal_limit_is_slower_only_by_its_idle_power(larger, smaller, limit_w):
     (slow_s, larger_w), (fast_s, smaller_w) = (_limited_by(gpu, limit_w) for gpu in (larger, smaller))
     if math.isinf(slow_s) or math.isinf(fast_s):
         return

@@ -25,7 +25,7 @@ def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
-def test_config_error_is_below_the_total_error_and_counts_twice_in_a_ratio():
+def test_ratio_interval_combines_two_config_errors():
     for spread in SPREADS:
         assert 1.0 < spread.ratio < spread.time < INTERVAL
         assert 1.0 < spread.energy < INTERVAL

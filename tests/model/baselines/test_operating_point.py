@@ -156,7 +156,7 @@ def model(op: str) -> VendorModel:
 
 
 @given(times, times, times, st.floats(1.01, 4.0))
-def test_time_of_a_queued_call_is_never_longer_or_more_certain_than_the_single_one(call_s, floor_s, work_s, by):
+def test_call_in_a_stream_is_no_slower_and_its_interval_no_narrower(call_s, floor_s, work_s, by):
     alone = call(call_s, by)
     stream = in_a_stream(alone, floor_s, work_s)
     assert 0 < stream.low < stream.value <= alone.value
@@ -249,7 +249,7 @@ UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
     ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None), ("vLLM", "0.99.0", None), ("vLLM", None, None),
     ("FlashAttention", "3", None),
 ])  # fmt: skip
-def test_release_date_is_known_or_none(backend, version, date):
+def test_released_returns_the_date_or_none(backend, version, date):
     assert released(backend, version) == date
 
 

@@ -57,7 +57,7 @@ def test_large_group_has_the_weight_of_a_small_one():
     assert interval.width == pytest.approx(1.0)
 
 
-def test_interval_widens_with_distance_beyond_that_of_predictions():
+def test_interval_widens_with_distance_from_training_data():
     interval = calibrate(*simulated_residuals(np.random.default_rng(0), 20, 5), "problem")
     distances = np.array([0.0, 0.1, 0.5, 1.0, 5.0, 50.0])
     low, high = interval.around(np.ones(len(distances)), distances)

@@ -145,7 +145,7 @@ def test_integer_coordinates_outside_the_image_read_zero():
     assert counts["global.texels.read_requests"] == LANES // 32
 
 
-def test_first_coordinate_is_the_layer_and_is_clamped():
+def test_layered_texture_clamps_the_layer_index():
     texels = RNG.standard_normal((3, 4, 6, 1)).astype(np.float32)
     places = coordinates(2, (6, 4), True)
     layer = RNG.integers(0, 5, LANES).astype(np.uint32)

@@ -188,7 +188,7 @@ def test_shrunk_interval_contains_its_value(recommender):
         assert (costs.value < costs.high).all()
 
 
-def test_engine_deviations_equal_those_of_the_package():
+def test_engine_and_python_deviations_are_equal():
     assert engine.DEVIATIONS == DEVIATIONS
 
 
