@@ -277,9 +277,9 @@ def _print_counts(analysis: "Analysis") -> None:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
 
         notes.append(
-            f"{analysis.left_out} configs were skipped (--effort exhaustive profiles them): none is expected to save"
-            f" {100 * MARGIN:.0f} % time or energy against the best; in tests, {SEARCHES - WRONG} of {SEARCHES} such"
-            " searches were right"
+            f"{analysis.left_out} configs were skipped (--effort exhaustive profiles them): none is expected to beat"
+            f" the best by {100 * MARGIN:.0f} % in time or energy; this was correct in {SEARCHES - WRONG} of {SEARCHES}"
+            " test searches"
         )
     counts: dict[str, int] = {}
     for failure in analysis.failed:

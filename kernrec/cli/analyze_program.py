@@ -83,8 +83,8 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     if len(entries) > 1 and stated:
         raise UsageError(
             f"{wanted.source} has {counted(len(entries), 'kernel')} ({', '.join(map(str, entries))}), and"
-            f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} applies to one kernel: name it as in"
-            f" {wanted.source.name}:{entries[0]}"
+            f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} applies to one kernel; name the"
+            f" kernel, as in {wanted.source.name}:{entries[0]}"
         )
     rows: list[_Row] = []
     for entry, gpu in product(entries, gpus):

@@ -111,8 +111,8 @@ def _refuse_launch_options(wanted: CheckOptions, path: Path) -> None:
         if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name
             raise UsageError(
-                f"--{flag} is for one kernel with its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; the"
-                f" launches of {path} are in its host code"
+                f"--{flag} needs one kernel and its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; "
+                f"without them, kernrec checks the launches in the host code of {path}"
             )
 
 

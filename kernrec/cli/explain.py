@@ -154,8 +154,8 @@ def _print(subject: "Explanation") -> None:
         )
         if launch.in_turn_s > _SHARE_SHOWN * sum(longest for _, longest in times[:1]):
             print_line(
-                f"  in turn: {human(launch.in_turn_s, 's')} of it, in which a block waits or uses one pipe, and no "
-                f"other block fills the rest of the SM"
+                f"  not overlapped: {human(launch.in_turn_s, 's')}, in which a block waits or uses one pipe and no"
+                " other block keeps the SM busy"
             )
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
         print_line("  instructions: " + ", ".join(mix))

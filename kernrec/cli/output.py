@@ -394,6 +394,6 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     when = f" {day}" if day > _UNKNOWN_DAY else ""
     people = ""
     if (ends_s := recommendation.contributors_latency_s) is not None:
-        rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
-        people = f", {measurement.contributors} people {range_text(ends_s[0], ends_s[1], 's')}{rescaled}"
+        rescaled = f", {measurement.rescaled} rescaled to this GPU's typical speed" if measurement.rescaled else ""
+        people = f", {measurement.contributors} contributors ({range_text(ends_s[0], ends_s[1], 's')}){rescaled}"
     return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}{people}"

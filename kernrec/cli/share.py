@@ -266,4 +266,7 @@ def _remove(key: str) -> None:
     if (own := paths.user_database()).exists():
         with Database.open(own, read_only=False) as database:
             if again := forget(database, gone):
-                print(f"{own}: {counted(again, 'measurement')} that {gone} had withdrawn count again")
+                print(
+                    f"{own}: {gone}'s withdrawals no longer apply; {counted(again, 'measurement')}"
+                    f" {'is' if again == 1 else 'are'} used again"
+                )

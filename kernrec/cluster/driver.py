@@ -242,7 +242,8 @@ class Driver:
         if others:
             self._note(
                 identity.title,
-                f"driver {identity.driver}, but {', '.join(sorted(others))} elsewhere; each row states its driver",
+                f"driver versions differ: {identity.driver} here, {', '.join(sorted(others))} on other nodes; each row"
+                " records its driver",
             )
         device.identity = identity
         if identity.gpu not in self._kinds:
@@ -259,7 +260,7 @@ class Driver:
             return "it measures no energy"
         for other in self._identities():
             if other.compiler != device.compiler:
-                return f"its compiler is {device.compiler}, but {other.node} has {other.compiler}"
+                return f"its compiler {device.compiler} differs from {other.node}'s ({other.compiler})"
             if other.uuid_hash is not None and other.uuid_hash == device.uuid_hash:
                 return "its GPU is in the campaign already"
         return None

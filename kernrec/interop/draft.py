@@ -109,7 +109,8 @@ class Draft:
         """Note on unstated values that kernrec chose, or an empty string if it chose none."""
         if not self.chosen or self.missing:
             return ""
-        return f"assumed {', '.join(self.chosen)}: no value in the file; set yours the same way"
+        values = ", ".join(self.chosen)
+        return f"kernrec assumed {values}, which the file does not state; to change a value, add it to the command"
 
     def command(self, gpu: str) -> str:
         """Return a complete `kernrec analyze` command, with example values for missing parts."""

@@ -97,7 +97,7 @@ class RefinePlanner(Chooser):
             return None
         visit = self.refinement.next(without=set(pending))
         if visit is None and not pending:
-            self._ended = "every config that may be the best is measured"
+            self._ended = "all configs that might be the best have been measured"
         return visit
 
     def learn(self, measurement: Measurement) -> None:

@@ -44,8 +44,8 @@ def none_runs(considered: "Prediction") -> KernrecError:
         reason = too_large
     else:
         reason = (
-            f"none of the {len(considered.on_problem.rows)} valid configs is profiled, fits an SM and (for library "
-            f"kernels) avoids register spills"
+            f"each of the {len(considered.on_problem.rows)} valid configs has no profile, does not fit on an SM or"
+            f" (library kernels only) spills registers"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
 

@@ -25,8 +25,8 @@ from kernrec.util.human import Note, human
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",
     "The model counts instructions and memory traffic by static analysis, for a cold L2 unless `--l2 warm` is"
-    " given. The 90 % interval is its spread on recorded kernels; the ratio of two configs of one kernel is off by at"
-    f" most a factor of {max(spread.ratio for spread in SPREADS):.2g} in 90 % of the cases.",
+    " given. The 90 % interval is the range of its errors on recorded kernels. Predicted ratios between two configs"
+    f" of one kernel are within a factor of {max(spread.ratio for spread in SPREADS):.2g} in 90 % of cases.",
 )
 
 DISAGREE = 1.1
@@ -269,13 +269,15 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
     if count:
         yield Note(
             f"{_configs(count)}: only the first trips of long loops were emulated",
-            f"Later trips are counted like them, up to {100 * share:.0f} % of the machine instructions of a config.",
+            "Later trips are assumed to execute the same instructions. They are up to"
+            f" {100 * share:.0f} % of a config's machine instructions.",
         )
     count, share = _extrapolated(considered, "sampled")
     if count:
         yield Note(
             f"{_configs(count)}: only some trips of long loops that depend on data were emulated",
-            f"The others are counted like them, up to {100 * share:.0f} % of the machine instructions of a config.",
+            "The other trips are assumed to execute the same instructions. They are up to"
+            f" {100 * share:.0f} % of a config's machine instructions.",
         )
     if coverage.spilling:
         yield Note(

@@ -81,7 +81,7 @@ def test_explain_assumes_sizes_that_the_file_does_not_contain(tmp_path, capsys):
     )
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb")]) == 0
     printed = " ".join(capsys.readouterr().err.split())
-    assert 'assumed x=f32[8388608], --grid "ceil(n/block_x)", n=1048576: no value in the file' in printed
+    assert 'assumed x=f32[8388608], --grid "ceil(n/block_x)", n=1048576, which the file does not state' in printed
     # The launch accesses 21 MB, which fit in the 40 MB of an A100's L2.
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--l2", "warm"]) == 0
     assert "roofline: all data in L2" in capsys.readouterr().out

@@ -30,8 +30,8 @@ def test_program_gets_one_row_per_kernel_and_a_note_on_assumed_sizes(program, ca
     assert rows["fill<float>"]["launched"]["launches"][0]["grid"] == [4096, 1, 1]
     assert not any("assumed" in note for note in rows["scale"]["notes"])
     note = rows["lonely"]["notes"][0]
-    assert note.startswith("assumed --block 256, --grid")
-    assert "n=1048576: no value in the file" in note
+    assert note.startswith("kernrec assumed --block 256, --grid")
+    assert "n=1048576, which the file does not state" in note
     assert rows["lonely"]["recommendations"]
 
 
@@ -41,7 +41,7 @@ def test_offset_parameter_does_not_set_a_buffer_size(tmp_path, capsys):
     )
     options = ["--gpu", "t4", "--block", "64", "--grid", "16", "--db", str(tmp_path / "own.db")]
     assert app.run(["analyze", str(path), *options]) == 0
-    assert "assumed b_off=0, x=f32[1048576]: no value in the file" in " ".join(capsys.readouterr().err.split())
+    assert "assumed b_off=0, x=f32[1048576], which the file does not state" in " ".join(capsys.readouterr().err.split())
 
 
 def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, capsys):
@@ -55,9 +55,9 @@ def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, 
     )
     assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db"), "--json"]) == 0
     thirds, rows = json.loads(capsys.readouterr().out)
-    assert thirds["notes"][0].startswith("assumed x=f32[4194304], --block 256, --grid")
-    assert rows["notes"][0].startswith("assumed --shared 49152, --grid")
-    assert "n=1048576, c=zeros:f32[2097152]: no value" in rows["notes"][0]
+    assert thirds["notes"][0].startswith("kernrec assumed x=f32[4194304], --block 256, --grid")
+    assert rows["notes"][0].startswith("kernrec assumed --shared 49152, --grid")
+    assert "n=1048576, c=zeros:f32[2097152], which the file does not state" in rows["notes"][0]
 
 
 def test_refused_assumed_values_are_requested_from_the_user(tmp_path, capsys):
@@ -98,4 +98,4 @@ def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, cap
 
 def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
-    assert "--grid applies to one kernel: name it as in program.cu:scale" in capsys.readouterr().err
+    assert "--grid applies to one kernel; name the kernel, as in program.cu:scale" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_grid_is_refused_if_the_host_code_has_the_launches(tmp_path):
     (path := tmp_path / "program.cu").write_text("__global__ void f() {}\nint main() { f<<<1, 32>>>(); }\n")
     refused = run(path, "--grid", "4")
     assert refused.returncode == 2
-    assert "--grid is for one kernel with its arguments" in refused.stderr
+    assert "--grid needs one kernel and its arguments" in refused.stderr
 
 
 KERNEL = beside(__file__, "special_arguments.cu")

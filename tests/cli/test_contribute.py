@@ -110,7 +110,7 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--out", "bundle.tar"), "--out was removed: move the bundle, which is in the folder contributed"),
+    (("--out", "bundle.tar"), "--out was removed: kernrec writes the bundle to the folder contributed"),
     (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "there is no database at"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip

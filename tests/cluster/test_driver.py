@@ -122,7 +122,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 
 
 @pytest.mark.parametrize(("changed", "reason"), [
-    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, but node has NVRTC 13"),
+    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler NVRTC 12 differs from node's (NVRTC 13)"),
     ({}, "its GPU is in the campaign already"),
     (
         {"limits": (250.0, None, None, False), "uuid_hash": "second"},

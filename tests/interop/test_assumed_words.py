@@ -70,7 +70,7 @@ def test_draft_is_completed_only_if_assumptions_are_allowed(tmp_path):
     assert draft_spec(path, LaunchWords()).missing
     draft = draft_spec(path, LaunchWords(), assume=True)
     assert not draft.missing
-    assert draft.note.startswith('assumed --block 256, --grid "ceil(n/64)", n=1048576: no value in the file')
+    assert draft.note.startswith('kernrec assumed --block 256, --grid "ceil(n/64)", n=1048576, which the file')
     assert draft_spec(path, LaunchWords(grid="4", block="64", arguments=["n=256"]), assume=True).note == ""
 
 

@@ -51,7 +51,7 @@ def test_config_budget_is_kept_and_the_next_run_resumes(library, tmp_path):
     assert first.measured == 5
     assert first.regret[1] < first.regret[0]
     second = refine(request(library, database))
-    assert second.ended == "every config that may be the best is measured"
+    assert second.ended == "all configs that might be the best have been measured"
     assert second.regret[0] < first.regret[0]
     rows = keys(database)
     assert len(rows) == len(set(rows)) == 12
