@@ -263,10 +263,11 @@ class _Drafter:
         if launch.shared != "0":
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
+        unsized = {each.name for each in self.signature.parameters} - self.sized
         buffers = {
             name: f"{tensor.parameter.name}={'zeros:' if tensor.values == 'zeros' else ''}{tensor.dtype}"
             for name, tensor in self.arguments.tensors.items()
-            if tensor.symbol is None and tensor.dtype and tensor.parameter.name not in self.sized
+            if tensor.dtype and tensor.parameter.name in unsized
         }
         entry, missing, assumed = self.instance or self.signature.name, tuple(self.missing), tuple(self.assumed)
         return Draft(self.source, entry, lines.text, missing, assumed, self.launch, self.arguments.unset, buffers)

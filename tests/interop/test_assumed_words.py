@@ -131,3 +131,14 @@ def test_overloaded_kernels_and_several_instances_are_distinguished(tmp_path):
     (kernel,) = signatures("template <typename T, int N> __global__ void set(T *x) {}")
     instances = {"_Z3setIfLi4EEvPT_": 1, "_Z3setIiLi4EEvPT_": 1, "_Z3setIiLi8EEvPT_": 1}
     assert compiled_name(kernel, "set<int, 4>", instances) == "_Z3setIiLi4EEvPT_"
+
+
+def test_names_of_structure_members_do_not_collide_with_parameters(tmp_path):
+    (path := tmp_path / "add.cu").write_text(
+        "struct Vector { float *values; };\n"
+        "__global__ void add(float *to_0, Vector to) { to_0[threadIdx.x] += to.values[threadIdx.x]; }"
+    )
+    arguments = ["to_0=f32[4]", "to=struct(f32[8])"]
+    draft = draft_spec(path, LaunchWords(grid="1", block="4", arguments=arguments))
+    tensors = draft.kernel().definition.problem().tensors
+    assert {name: tensor.elements for name, tensor in tensors.items()} == {"to_0": 4, "to_0_member": 8}
