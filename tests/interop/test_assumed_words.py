@@ -142,3 +142,11 @@ def test_names_of_structure_members_do_not_collide_with_parameters(tmp_path):
     draft = draft_spec(path, LaunchWords(grid="1", block="4", arguments=arguments))
     tensors = draft.kernel().definition.problem().tensors
     assert {name: tensor.elements for name, tensor in tensors.items()} == {"to_0": 4, "to_0_member": 8}
+
+
+def test_nested_structures_are_sized_once_per_structure(tmp_path):
+    nested = [f"struct S{depth} {{ S{depth - 1} {', '.join(f'm{i}' for i in range(100))}; }};" for depth in range(1, 5)]
+    words = assumed_words(
+        ["x=TYPE[ELEMENTS]"], "\n".join(["struct S0 { float a; };", *nested]), "f", (1, 1), 256, {"x": "S4"}
+    )
+    assert words == (f"x=zeros:f32[{2**20 * 100**4}]",)
