@@ -287,6 +287,8 @@ class Recommender:
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query. The set may be empty."""
+        if query.conditions != self.context.conditions:
+            return self.for_conditions(query.conditions).kernel_candidates(kernel, problem, gpu, query)
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
