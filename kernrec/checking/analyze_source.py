@@ -247,7 +247,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
     # try zeros.
     for zeros in (False, True):
-        sample = program_launch(path, words, gpu, 10.0, zeros, assume=True)
+        sample = made if zeros else program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:
             costs = line_costs(sample.module, sample.launch, sample.describer.place)
             advice = line_advice(explained.subject, costs, _reader(path), made.has_f64)
