@@ -121,7 +121,7 @@ void Batch::break_stall() {
 }
 
 void Batch::fail_stalled() {
-    // Prefer a lane that waits for bytes, because this helps users more than missing arrivals do.
+    // Prefer a lane that waits for bytes: missing bytes tell users more than missing arrivals.
     uint32_t chosen = lanes;
     for (uint32_t lane = 0; lane < lanes; lane++) {
         if (!phase_waits_[lane].paused) continue;
