@@ -20,6 +20,7 @@ import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,12 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
     flags += [*sanitizers, "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"] if sanitizers else []
     files = [*(path for path in sources if path.suffix == ".cpp"), nanobind / "src/nb_combined.cpp"]
     objects: dict[Path, str] = {}
-    (kept := root / "build" / "engine").mkdir(parents=True, exist_ok=True)
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    # `CXX` may contain options, and the same version of a compiler exists for several processors.
+    way = repr((compiler[1:], version, sysconfig.get_platform(), _FLAGS, sanitizers)).encode()
     with tempfile.TemporaryDirectory() as folder:
+        kept = root / "build" / "engine" if os.access(root, os.W_OK) else Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
 
         def run(arguments: list[str]) -> str | None:
             done = subprocess.run([*compiler, *arguments], capture_output=True, text=True, check=False, cwd=root)
@@ -117,8 +121,7 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
             made = f"{folder}/{files.index(path)}"
             if reason := run([*flags, "-E", "-P", str(path), "-o", f"{made}.ii"]):
                 return reason
-            text = repr((version, _FLAGS, sanitizers)).encode() + Path(f"{made}.ii").read_bytes()
-            object_ = kept / f"{hashlib.sha256(text).hexdigest()[:32]}.o"
+            object_ = kept / f"{hashlib.sha256(way + Path(f'{made}.ii').read_bytes()).hexdigest()[:32]}.o"
             objects[path] = str(object_)
             if object_.exists():
                 object_.touch()
@@ -141,7 +144,8 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
         reason = run(["-shared", *links, "-o", made, *(objects[path] for path in files), "-pthread"])
         if reason is None:
             target.write_bytes(Path(made).read_bytes())
-    for path in kept.iterdir():
-        if path.stat().st_mtime < time.time() - _OBJECTS_S:
-            path.unlink(missing_ok=True)
+        for path in kept.iterdir():
+            with suppress(FileNotFoundError):  # Another build may rename or delete the file now.
+                if path.stat().st_mtime < time.time() - _OBJECTS_S:
+                    path.unlink()
     return reason

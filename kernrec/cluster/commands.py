@@ -32,8 +32,8 @@ class SharedProblems(Chooser):
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
         """Create a chooser. It screens at most `configs` configs of all problems together. None means no limit."""
-        part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         problems = list({planned.problem.key: planned for planned in problems}.values())
+        part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
         self._unfinished = len(problems)
         self._earlier: dict[str, list[Measurement]] = {}

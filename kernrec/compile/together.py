@@ -19,11 +19,15 @@ import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 from kernrec.errors import KernrecError
-from kernrec.kernel.cuda_program import function_name, parsed, text_of, top_level, without
+from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of, top_level, without
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 MOST_TOGETHER = 8
 """Maximum number of configs per run of the compiler. More configs would save almost no further time."""
@@ -239,8 +243,7 @@ def launched_only(source: str, entries: Collection[str]) -> str:
         root = parsed(source)
     except KernrecError:  # tree-sitter is not installed.
         return source
-    definitions = ("function_definition", "linkage_specification")
-    kernels = [node for node in top_level(root) if node.type in definitions and _KERNEL_MARK in text_of(node)]
+    kernels = [node for node in top_level(root) if _defines_kernel(node)]
     others = [node for node in kernels if not any(_is_called(function_name(node), entry) for entry in entries)]
     if (
         root.has_error
@@ -252,6 +255,13 @@ def launched_only(source: str, entries: Collection[str]) -> str:
         return source
     reduced = without(source, [(node, "") for node in others])
     return reduced if is_one_kernel(reduced) else source
+
+
+def _defines_kernel(node: "Node") -> bool:
+    if node.type not in ("function_definition", "linkage_specification"):
+        return False
+    definition = next(nodes(node, "function_definition"), None)
+    return definition is not None and any(child.type == _KERNEL_MARK for child in definition.children)
 
 
 def _is_called(name: str, entry: str) -> bool:

@@ -268,9 +268,9 @@ def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
 
 
 def test_repeated_problem_is_measured_once():
-    shared = SharedProblems([*problems(3), *problems(3)], None)
+    shared = SharedProblems([*problems(3), *problems(3)], 2)
     assert [visit and visit.planned.name for visit in (shared.next(), shared.next())] == ["problem-0", None]
-    assert len(shared.results) == 1
+    assert [result.configs for result in shared.results] == [2]
 
 
 def test_earlier_measurements_are_sent_and_new_ones_are_counted():

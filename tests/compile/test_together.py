@@ -139,6 +139,7 @@ def test_other_kernel_is_removed_and_line_numbers_stay(name):
 @pytest.mark.parametrize("changed", [
     TWO.replace("#define SIZE 4", "__device__ int shared_by_both(int a) { return a; }"),
     TWO.replace("    x[0]", "#if SIZE\n    x[0]").replace("/* } */", "/* } */\n#endif"),
+    TWO.replace("#define SIZE 4", "int shared_by_both(int a) { return a; /* for each __global__ function */ }"),
     TWO.replace("#define SIZE 4", "#define SIZE 4\n#define first other"),
     TWO.replace("#define SIZE 4", "#define SIZE 4\n#define KERNEL __global__ void"),
     TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),

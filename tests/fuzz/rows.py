@@ -282,12 +282,11 @@ class Attack:
             ("explain", "--op", "matmul", "--shape", shape, "--gpu", GPU),
             ("db", "info"),
             ("db", "verify"),
-            ("db", "coverage"),
+            ("db", "info", "--coverage"),
             ("train", "--op", "matmul"),
         ):
-            database = () if words[:2] == ("db", "coverage") else ("--db", str(self.own))
             try:
-                done = run_here(*words, *database, variables=os.environ | {"KERNREC_DB": str(self.own)})
+                done = run_here(*words, "--db", str(self.own), variables=os.environ | {"KERNREC_DB": str(self.own)})
             except Exception as error:
                 tried.wrong.append(f"{' '.join(words)}: a traceback: {error!r:.300}")
                 continue
