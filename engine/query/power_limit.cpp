@@ -96,7 +96,7 @@ class PowerLimits {
         int64_t clocks[kLanes];
     };
 
-    // Fill the costs of launch `i` at a clock, given the values of `highest` at this clock.
+    // Fill the costs of launch `i` at a clock. The last four arguments are a column of `highest` or `table`.
     KERNREC_INLINE static void fill_costs(Block& block, int64_t i, double clock, double static_w, double tree_w,
                                           double voltage) {
         const double core = overlap_power(block.launch[0][i] / clock);

@@ -230,14 +230,16 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
         UsageError: The file does not determine the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
-    made = program_launch(path, words, gpu, 10.0, assume=True)
-    problem = made.kernel.definition.problem()
-    try:
-        analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    except KernrecError as error:
-        if (larger := enlarged_words(words, made.draft, str(error))) is None:
-            raise
-        return explain_source(path, larger, gpu, database, query)
+    while True:
+        made = program_launch(path, words, gpu, 10.0, assume=True)
+        problem = made.kernel.definition.problem()
+        try:
+            analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
+            break
+        except KernrecError as error:
+            if (larger := enlarged_words(words, made.draft, str(error))) is None:
+                raise
+            words = larger
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)

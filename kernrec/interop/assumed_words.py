@@ -26,10 +26,11 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed sizes, in order: a kernel's only size, a matrix's side, each of two sizes, each of three or more sizes."""
+"""Assumed values: `_ALONE` for a single size, `_SIDE` for the side of a matrix, `_SEVERAL` for each of two sizes,
+`_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum number of bytes that a kernel may need in a buffer for kernrec to enlarge the buffer."""
+"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)

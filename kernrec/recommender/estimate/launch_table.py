@@ -163,8 +163,8 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return which of these tensors are in L2 as far as they fit when a launch starts: workspaces, which an earlier
-    launch writes, or all tensors if L2 is warm."""
+    """Return the tensors that L2 holds when a launch starts (as much of them as fits): all tensors if L2 is warm,
+    otherwise only workspaces, because an earlier launch wrote them."""
     workspaces = {workspace.name for workspace in kernel.workspaces}
     return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))
 
