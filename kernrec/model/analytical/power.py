@@ -275,18 +275,10 @@ class PowerModel:
         launches = nominal.columns()
         return LimitedCosts(setting.costs(launches)[:, 0], launches[4])
 
-    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Return the costs of N launches at P operating points, as arrays (P, N).
-
-        Args:
-            launches: Costs of the launches without a power limit, as `NominalCosts.columns` returns them, (5, N).
-            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-        """
-        return LimitedCosts(self.setting(points).costs(launches), launches[4])
-
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Convert pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
-        for the defaults of `apply_power_limit`."""
+        """Convert P pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
+        for the defaults of `apply_power_limit`. The object's `costs(launches)` returns `LimitedCosts.costs`, with P
+        points. `launches` contains the costs without a power limit (`NominalCosts.columns`), (5, N)."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
