@@ -64,7 +64,7 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
-    uint64_t near = 0;  // bit i: the unit 32 below the first one, plus i, was accessed
+    uint64_t near = 0;  // bit i: unit `first - 32 + i` was accessed
     bool all_near = true;
     if (mask == ~0u) {
         for (uint32_t lane = 0; lane < 32; lane++) {

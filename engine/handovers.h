@@ -30,7 +30,8 @@ class Handovers {
     void start_batch(const std::vector<int64_t>& block_numbers);
     // Save the values before a release, just before lanes store to them.
     void keep(const Instruction& ins, const Resolved& at, uint32_t bytes);
-    // Return the old bytes if a lane does not observe the last release yet, or null if it reads memory.
+    // Return the bytes from before the last release if the lane may not observe that release yet. Return null if the
+    // lane reads the current memory.
     const uint8_t* overlooked(const Instruction& ins, const Resolved& at, uint32_t lane_of_warp, uint32_t bytes) const;
     // Record accesses to a writable buffer; throw Fault for a race.
     void record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool is_atomic);

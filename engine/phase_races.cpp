@@ -54,7 +54,8 @@ void PhaseRaces::join(uint32_t first, uint32_t count) {
 }
 
 void PhaseRaces::release(uint32_t warp, size_t place) {
-    if (place / stride_ != warp / warps_per_block_)  // another block, which must not end before this
+    // If the barrier is in another block's shared memory, that block must not end before this arrival.
+    if (place / stride_ != warp / warps_per_block_)
         std::fill_n(read_of(warp) + place, kBarrierBytes, clocks.time(warp));
     clocks.release(warp, place);
 }

@@ -121,7 +121,7 @@ void Batch::break_stall() {
 }
 
 void Batch::fail_stalled() {
-    // Report the first lane that waits for bytes: this helps users more than missing arrivals.
+    // Prefer a lane that waits for bytes: missing bytes tell users more than missing arrivals.
     uint32_t chosen = lanes;
     for (uint32_t lane = 0; lane < lanes; lane++) {
         if (!phase_waits_[lane].paused) continue;

@@ -7,7 +7,8 @@ namespace kernrec::query {
 namespace {
 
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
-constexpr int64_t kTogether = 16;    // rows that descend a tree together: each step waits for the last one
+// Rows that descend a tree together: each step of a row depends on its last step, so interleaving hides the latency.
+constexpr int64_t kTogether = 16;
 
 // Map a value in single precision to an integer with the same order; -0.0 equals 0.0. NaN is above all values, but
 // below the threshold of leaves.

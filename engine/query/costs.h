@@ -131,10 +131,14 @@ class Costs {
         int64_t first;  // index of the first config among those of all kernels
     };
 
-    // kernels: for each, a `Kernel`, its problems (without their space), the rows to estimate (None: all that can run),
-    // whether each row can run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules
-    // and DRAM costs of each problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum
-    // configs to estimate per kernel and problem.
+    // kernels: one tuple per kernel:
+    //   (1) `Kernel`;
+    //   (2) problems, without their space;
+    //   (3) rows to estimate; None for all runnable rows;
+    //   (4) whether each row can run; None to ask the kernel;
+    //   (5) rows that are always estimated, or None;
+    //   (6) seconds, joules and DRAM costs of each problem's epilogue, (problems, 4), or None.
+    // limits: operating points or None. most: maximum configs to estimate per kernel and problem.
     Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most);
 
     int64_t count() const { return count_; }

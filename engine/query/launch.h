@@ -114,8 +114,8 @@ constexpr double kResting = 0.75;
 
 }  // namespace costs
 
-// Return the costs of launches at the operating points of a `PowerLimits`, (kCostRows, points, N). The launches are
-// fields of `NominalCosts` as rows, (5, N).
+// Return the costs of launches at the operating points of a `PowerLimits`, (kCostRows, points, N). `launches`
+// (5, N) has one row per field of `NominalCosts`, and one column per launch.
 std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points);
 
 // Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.

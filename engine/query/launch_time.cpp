@@ -203,7 +203,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
     const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
     const double dram_time = device.dram_time;
     for (int64_t i = 0; i < kLanes; i++) {
-        // Time of the longest block after all other blocks have ended.
+        // Add the time for which the longest block runs after all other blocks have ended.
         const double wait_clk = memory_clk / maximum(work[kPrefetch][i], 1.0);
         const double clk =
             sm_clk[i] + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;

@@ -16,7 +16,9 @@ namespace {
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
 constexpr size_t kAhead = 4;          // minimum number of grid points beyond the next point that bound a time
 constexpr int64_t kEvery = 17;        // recordings contain all item counts up to this one
-constexpr int64_t kLeastQuarter = 16;  // larger counts: quarters of powers of two, this far apart or more; plus 0 or 1
+// Beyond `kEvery`, recordings contain p, 1.25 p, 1.5 p and 1.75 p for powers of two p, and each of these plus 1. Steps
+// are at least `kLeastQuarter`.
+constexpr int64_t kLeastQuarter = 16;
 
 bool has_half(int64_t power) { return power >= kFirstHalf && power < kLastHalf; }
 

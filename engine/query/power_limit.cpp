@@ -52,59 +52,42 @@ class PowerLimits {
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
-    // Fill the columns `places` (M,) of `costs` (kCostRows, P, N). `launches` (5, N) has a row per field of
-    // `NominalCosts`.
-    void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
-        const Table<const double> launches(launches_of);
-        const Row<const int64_t> places(places_of);
-        require(int64_t(costs_of.shape(0)) == kCostRows && int64_t(costs_of.shape(1)) == limits_w_.rows &&
-                    int64_t(costs_of.shape(2)) == launches.columns &&
-                    (launches.columns == 0 || costs_of.stride(2) == 1),
-                "costs: expected (7, points, launches)");
-        const int64_t count = launches.columns;
-        require(launches.rows == 5 && all_within(places, 0, count) &&
-                    (limits_w_.columns == 1 || limits_w_.columns == count),
-                "places: expected some of the launches");
-        for (int64_t p = 0; p < limits_w_.rows; p++)
-            limit(
-                p, launches, places.size, [&](int64_t i) { return places[i]; },
-                costs_of.data() + p * costs_of.stride(1), costs_of.stride(0));
+    // Return the costs of N launches, (kCostRows, P, N). `launches` (5, N) has a row per field of `NominalCosts`.
+    std::vector<double> costs(const Table<const double>& launches) const {
+        const int64_t count = launches.columns, row_step = points() * count;
+        require(launches.rows == 5 && (limits_w_.columns == 1 || limits_w_.columns == count),
+                "launches: expected five figures, and one limit for all launches or one for each");
+        std::vector<double> result(size_t(kCostRows * row_step));
+        for (int64_t p = 0; p < points(); p++) limit(p, launches, result.data() + p * count, row_step);
+        return result;
     }
-
-    // Fill the costs of all launches, (kCostRows, points, N).
-    void fill_all(const Table<const double>& launches, double* costs) const {
-        require(limits_w_.columns == 1, "limits: expected one for all launches");
-        for (int64_t p = 0; p < limits_w_.rows; p++)
-            limit(
-                p, launches, launches.columns, [](int64_t i) { return i; }, costs + p * launches.columns,
-                limits_w_.rows * launches.columns);
+    nb::object costs_array(Array<const double, 2> launches) const {
+        return numpy<double, 3>(costs(Table<const double>(launches)),
+                                {size_t(kCostRows), size_t(points()), launches.shape(1)});
     }
     int64_t points() const { return limits_w_.rows; }
     // Return the latency of a single launch at the first operating point.
     double latency_s(const std::vector<double>& launch) const {
         require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
         double costs[kCostRows];
-        limit(0, {launch.data(), 5, 1, 1, 1}, 1, [](int64_t i) { return i; }, costs, 1);
+        limit(0, {launch.data(), 5, 1, 1, 1}, costs, 1);
         return costs[kLatencyS];
     }
 
   private:
-    // Fill the costs of `count` launches at a point; `place` returns the column of each in `launches` and `costs`.
-    template <class Place>
-    void limit(int64_t p, const Table<const double>& launches, int64_t count, Place place, double* costs,
-               int64_t row_step) const {
+    // Fill the costs of launches at a point.
+    void limit(int64_t p, const Table<const double>& launches, double* costs, int64_t row_step) const {
         Block block;
-        for (int64_t first = 0; first < count; first += kLanes) {
-            const int64_t lanes = std::min(kLanes, count - first);
+        for (int64_t first = 0; first < launches.columns; first += kLanes) {
+            const int64_t lanes = std::min(kLanes, launches.columns - first);
             for (int64_t i = 0; i < kLanes; i++) {
-                const int64_t column = place(first + std::min(i, lanes - 1));  // Spare lanes repeat the last one.
+                const int64_t column = first + std::min(i, lanes - 1);  // Spare lanes repeat the last one.
                 for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
                 block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? column : 0);
             }
             kAvx2 ? limit_avx2(p, block) : limit_plain(p, block);
-            for (int64_t i = 0; i < lanes; i++)
-                for (int64_t row = 0; row < kCostRows; row++)
-                    costs[row * row_step + place(first + i)] = block.costs[row][i];
+            for (int64_t row = 0; row < kCostRows; row++)
+                std::copy_n(block.costs[row], lanes, costs + row * row_step + first);
         }
     }
 
@@ -113,7 +96,7 @@ class PowerLimits {
         int64_t clocks[kLanes];
     };
 
-    // Fill the costs of launch `i` at a clock, given the values of `highest` at this clock.
+    // Fill the costs of launch `i` at a clock. The last four arguments are a column of `highest` or `table`.
     KERNREC_INLINE static void fill_costs(Block& block, int64_t i, double clock, double static_w, double tree_w,
                                           double voltage) {
         const double core = overlap_power(block.launch[0][i] / clock);
@@ -206,9 +189,7 @@ class PowerLimits {
 std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points) {
     const PowerLimits& power = nb::cast<const PowerLimits&>(limits);
     require(power.points() == points, "limits: expected as many operating points");
-    std::vector<double> costs(size_t(kCostRows * points * launches.columns));
-    power.fill_all(launches, costs.data());
-    return costs;
+    return power.costs(launches);
 }
 
 void bind_power_limits(nb::module_& module) {
@@ -219,7 +200,7 @@ void bind_power_limits(nb::module_& module) {
         .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
              exact(), exact(), exact(), exact(), exact())
         .def("latency_s", &PowerLimits::latency_s)
-        .def("fill", &PowerLimits::fill, exact(), exact(), exact());
+        .def("costs", &PowerLimits::costs_array, exact());
     module.attr("CLOCKS") = kClocks;
     module.attr("RESTING") = kResting;
     module.attr("CAPPED") = kCapped;

@@ -50,7 +50,8 @@ constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
-constexpr int64_t kMostStored = 16;  // the same for the length of stored rows: 16 elements are at least 16 bytes
+// Largest power of two that counts in the length of a stored row: 16 elements fill a load of 16 bytes.
+constexpr int64_t kMostStored = 16;
 constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
 constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again

@@ -13,7 +13,7 @@ constexpr int64_t kFewest = 5;   // minimum number of measurements that adapt a 
 // problems of four ops, this missed the lowest energy once, by 1.3 %.
 constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
-// Rows of the analytical model's costs from which latency, energy and power start.
+// Rows of the cost table (`CostRow`) with the analytical model's latency, energy and power, before corrections.
 constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
@@ -120,7 +120,7 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
     violations_.resize(size_t(problems_));
     if (!fallback.is_none()) {
-        // The first row is the latency. `score` reads the other rows.
+        // Row 0 contains latencies. `score` also reads the rows after it.
         default_s_ = limited_costs(fallback, costs_->nominal(0, count_), 1);
     }
     for (Kernel& kernel : kernels_)

@@ -105,7 +105,7 @@ class Ranking {
             nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
             bool whole, nb::object measure);
 
-    // Selects candidates: those of a problem, of a range of kernels and of a range of operating points.
+    // Selection of candidates: one problem, a range of kernels and a range of operating points.
     struct Part {
         int64_t problem, first_kernel, end_kernel, first_point, end_point;
     };
@@ -187,7 +187,8 @@ class Ranking {
     const double* figures(int64_t quantity, int64_t point, int64_t place) const {
         return kinds_[size_t(kind_[size_t((quantity * points_ + point) * count_ + place)])].of[quantity];
     }
-    // Return a cost according to the analytical model; infinite, and capped, if it is not estimated at the point.
+    // Return a cost of the analytical model. If the candidate was not estimated at the point, return infinity, or
+    // `kCapped` for the row `kRegime`.
     double limited(int64_t row, int64_t point, int64_t place) const {
         if (point == 0) return costs_->limited()[row * count_ + place];
         const int32_t slot = slots_[size_t(place)];

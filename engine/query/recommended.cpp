@@ -376,7 +376,8 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
                 // Configs of a kernel share an error, which cancels. Between kernels, half of its variance counts.
                 const double whole = 0.5 * std::log(high / low), mine = of[EstimateKind::kOwn] * of[EstimateKind::kOwn];
                 const double variance = mine + (many_kernels ? 0.5 : 0.0) * maximum(whole * whole - mine, 0.0);
-                const double factor = std::exp(std::sqrt(0.5 * variance));  // both costs of the ratio have it
+                // Two intervals of equal variance overlap exactly if the interval of the costs' ratio contains 1.
+                const double factor = std::exp(std::sqrt(0.5 * variance));
                 each.low[each.count] = expected / factor, each.high[each.count] = expected * factor;
             }
             each.count++;

@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
         if len(wanted.spec) > limits.source_bytes or _FILES.search(wanted.spec):
             raise UsageError("the spec is too large, or takes values from files, which kernrec does not read here")
     query = wanted.query
-    request = {"wanted": {**vars(wanted), "query": [str(query.objective), query.top, query.inputs]}}
+    request = {"wanted": {**vars(wanted), "query": [str(query.objective), query.top, *query.conditions]}}
     with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as folder:
         ended = run_apart("analyze", request, Path(folder), limits)
     if ended.outcome is not Outcome.OK:
@@ -89,15 +90,15 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Analyze a source for a request from `analyze_source`. This runs in the process with limits."""
-    objective, top, inputs = request["wanted"]["query"]
-    query = Query(objective_named(objective), top=top, inputs=inputs)
+    objective, top, inputs, l2 = request["wanted"]["query"]
+    query = Query(objective_named(objective), top=top, inputs=inputs, l2=l2)
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
     database = folder / "profiles.duckdb"
     analysis, notes = analyze_in(wanted, folder, database, 1)
     recommendation = analysis.answer
     best, problem = recommendation.best, recommendation.problem
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
-    again = Query(objective, inputs=query.inputs)
+    again = replace(query, objective=objective)
     about = Request(best.gpu.name, None, best.kernel.name, dict(problem.dims), problem.dtype, problem.layout, again)
     explained = report(about, Context([database]), best.config)
     answer = analysis.as_dict()
@@ -229,14 +230,16 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
         UsageError: The file does not determine the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
-    made = program_launch(path, words, gpu, 10.0, assume=True)
-    problem = made.kernel.definition.problem()
-    try:
-        analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    except KernrecError as error:
-        if (larger := enlarged_words(words, made.draft, str(error))) is None:
-            raise
-        return explain_source(path, larger, gpu, database, query)
+    while True:
+        made = program_launch(path, words, gpu, 10.0, assume=True)
+        problem = made.kernel.definition.problem()
+        try:
+            analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
+            break
+        except KernrecError as error:
+            if (larger := enlarged_words(words, made.draft, str(error))) is None:
+                raise
+            words = larger
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
@@ -246,7 +249,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
     # try zeros.
     for zeros in (False, True):
-        sample = program_launch(path, words, gpu, 10.0, zeros, assume=True)
+        sample = made if zeros else program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:
             costs = line_costs(sample.module, sample.launch, sample.describer.place)
             advice = line_advice(explained.subject, costs, _reader(path), made.has_f64)

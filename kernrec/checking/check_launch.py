@@ -144,9 +144,9 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register is only an input of selections, or of comparisons that are combined with others. Up to
-    `steps` instructions may compute with it first. Compilers generate this if they move a load ahead of a condition.
-    """
+    """Return whether a register is used only as an input of `selp`, or of comparisons whose results are combined with
+    other predicates, after at most `steps` arithmetic instructions. Compilers generate this code if they move a load
+    ahead of a condition."""
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))

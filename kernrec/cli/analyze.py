@@ -148,12 +148,10 @@ def _analyze(
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and drafted and not isinstance(error, CompileError):
-            from kernrec.cli.analyze_program import enlarge, refused_assumption
+            from kernrec.cli.analyze_program import enlarge
 
             if enlarge(wanted, str(error)):
                 return _analyze(wanted, silent, notes, processors)
-            if question := refused_assumption(wanted, str(error)):
-                raise UsageError(question) from None
         unset = next((note for note in left_out if note.startswith("read as zero")), None)
         if measuring is None and unset and drafted and not isinstance(error, CompileError):
             raise type(error)(f"{error} ({unset})") from None

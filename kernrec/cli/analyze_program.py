@@ -145,31 +145,30 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
 def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
     """If the emulator refused an access beyond a buffer with an assumed size, enlarge the buffer in the options.
 
-    Return whether the options changed.
-    """
-    from kernrec.interop.assumed_words import enlarged_words
-
-    words = enlarged_words(wanted.words, _draft(wanted), error)
-    if words is not None:
-        wanted.assumed = tuple(words.assumed)
-    return words is not None
-
-
-def refused_assumption(wanted: AnalyzeOptions, error: str) -> str:
-    """Return a request to correct the launch's values if the emulator refused values that kernrec assumed.
-
     Args:
         wanted: Options of the analysis that failed.
         error: Message of the emulator.
 
     Returns:
-        Text with the command that the user should correct. If kernrec assumed no values, or if the error is not about a
-            memory access, the text is empty.
+        Whether the options changed.
+
+    Raises:
+        UsageError: The emulator refused an access with other assumed values. The message has the command that the user
+            should correct.
     """
+    from kernrec.interop.assumed_words import enlarged_words
+
     access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
-    if access is None or not (draft := _draft(wanted)).note:
-        return ""
-    return f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {draft.command(wanted.gpu)}"
+    if access is None:
+        return False
+    draft = _draft(wanted)
+    if (words := enlarged_words(wanted.words, draft, error)) is not None:
+        wanted.assumed = tuple(words.assumed)
+        return True
+    if draft.note:
+        command = draft.command(wanted.gpu)
+        raise UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {command}")
+    return False
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:

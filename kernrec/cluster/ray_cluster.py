@@ -60,7 +60,7 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine raises it, too.
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # Ray also raises it on busy machines.
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"

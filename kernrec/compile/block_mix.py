@@ -38,8 +38,8 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Number of estimated instructions by which a block may exceed the limit `_NEAR` * actual. A small block needs them,
-because all its instructions may have moved to other blocks."""
+"""Extra instructions in the limit on estimated instructions. Without them, small blocks would not match, because all
+their instructions may have moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code. A
 block with a larger difference does not match."""
@@ -51,8 +51,8 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Number of actual instructions by which a block may exceed the limit `_MOST` * estimated. A block before an unrolled
-loop needs them, because the assembler adds instructions to it that compute the number of trips."""
+"""Extra instructions in the limit on actual instructions. Without them, a block before an unrolled loop would not
+match, because the assembler computes the number of trips there."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Matching:
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
         """Return (copies, related): the number of copies of each basic block in machine code, and the indices of the
-        blocks for which at least one machine instruction shows this number."""
+        blocks whose number was counted from machine instructions. The numbers of other blocks are assumed."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

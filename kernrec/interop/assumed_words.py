@@ -26,10 +26,13 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed sizes, in order: a kernel's only size, a matrix's side, each of two sizes, each of three or more sizes."""
+"""Assumed values: `_ALONE` for a single size, `_SIDE` for the side of a matrix, `_SEVERAL` for each of two sizes,
+`_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum number of bytes that a kernel may need in a buffer for kernrec to enlarge the buffer."""
+"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
+_MOST_ENLARGED = 32
+"""Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
 """Sizes of dynamic shared memory in bytes to assume if the kernel needs more."""
 
@@ -130,7 +133,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
         error: Message of the emulator.
 
     Returns:
-        The options, or None if the user or the host code sized the buffer, or if the buffer would become too large.
+        The options, or None if the user or the host code sized the buffer, or if larger buffers do not help.
     """
     match = re.search(r"accesses (\d+) bytes at offset (\d+) of ([\w ]+), which has \d+ bytes", error)
     if match is None:
@@ -150,7 +153,9 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
             elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))
             word = f"{buffer}[{elements}]"
     others = [text for text in words.assumed if not text.startswith(start)]
-    return replace(words, assumed=(*others, word)) if word else None
+    if word is None or word in words.assumed or len(others) >= _MOST_ENLARGED:
+        return None
+    return replace(words, assumed=(*others, word))
 
 
 def _is_side(body: str, name: str) -> bool:

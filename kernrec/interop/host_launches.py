@@ -41,7 +41,7 @@ _MOST_STEPS = 64
 _MOST_NODES = 10_000
 """Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
 _MOST_TEMPLATES = 4
-"""Maximum number of template functions that call each other."""
+"""Maximum depth of calls between template functions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARITHMETIC_TYPES = ("int", "unsigned", "size_t", "uint", "long", "float", "double", "uint32_t", "int64_t", "uint64_t")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
@@ -171,8 +171,8 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        The arguments are those of the first call with template arguments, or the defaults of the parameters. If this
-        call is itself in a template, the parameters of that template are replaced in the same way.
+        Use the template arguments of the first call that states them, or the parameters' defaults. If that call is in
+        another template, resolve its parameters in the same way.
         """
         return self._arguments_of(_function_of(self.call))
 

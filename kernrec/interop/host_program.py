@@ -161,6 +161,7 @@ class HostProgram:
     def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
         """Read a program from its syntax tree. `argv` are the command-line arguments of the program, if known."""
         self.root, self.argv = root, argv
+        self._layouts: dict[str, tuple[int, int]] = {}  # (size, alignment) of structures
 
     @cached_property
     def functions(self) -> "dict[str, Node]":
@@ -203,6 +204,8 @@ class HostProgram:
         if dtype is not None:
             size = lanes * ELEMENT_BYTES[dtype]
             return size, size if lanes in (1, 2, 4) and size <= 16 else ELEMENT_BYTES[dtype]
+        if kind in self._layouts:
+            return self._layouts[kind]
         if depth > 4:
             raise UnknownError
         end, most = 0, 1
@@ -210,7 +213,8 @@ class HostProgram:
             size, align = (POINTER_BYTES,) * 2 if "*" in text else self._layout(member, depth + 1)
             end = -(-end // align) * align + size * count
             most = max(most, align)
-        return -(-end // most) * most, most
+        self._layouts[kind] = -(-end // most) * most, most
+        return self._layouts[kind]
 
     def fields(self, kind: str, name: str = "", depth: int = 0) -> list[tuple[str, str]]:
         """Return the numbers and pointers in a structure.
@@ -228,7 +232,7 @@ class HostProgram:
             raise UnknownError
         fields: list[tuple[str, str]] = []
         for member, text, count in members:
-            if "(" in text or "&" in text:
+            if "(" in text or "&" in text or count < 1:
                 raise UnknownError
             member_name = re.findall(r"\w+", text)[0]
             if "*" in text:

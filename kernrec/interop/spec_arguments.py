@@ -241,7 +241,7 @@ def read_arguments(
         arguments.places[code_name] = name
         text = values.get(parameter.name)
         if text is not None and text.startswith("struct(") and "]" in text:
-            arguments.passed.append(_structure(arguments, name, text))
+            arguments.passed.append(_structure(arguments, name, text, taken))
             continue
         if text is not None and (special := _special(text)):
             arguments.passed.append(special)
@@ -302,12 +302,15 @@ def read_arguments(
     return arguments
 
 
-def _structure(arguments: SpecArguments, name: str, text: str) -> str:
+def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) -> str:
     """Add the buffers to which a structure such as `struct(i32:4,f32[16])` points, and return the argument's text."""
     raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
     passed = f"bytes {raw.hex()}"
     for number, (offset, buffer) in enumerate(pointers):
         member = f"{name}_{number}"
+        while member in taken:
+            member = f"{member}_member"
+        taken.add(member)
         parameter = Parameter(member, False, True, None, 1, "member of a structure")
         arguments.tensors[member] = SpecTensor(parameter, "inout")
         arguments.stated[member] = buffer

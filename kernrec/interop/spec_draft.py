@@ -73,7 +73,14 @@ _BLOCKS = {
 """Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
 
 
-def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
+def draft_spec(
+    source: Path,
+    words: LaunchWords,
+    sm: int = 80,
+    suggest: bool = False,
+    assume: bool = False,
+    parts: tuple[Path, ...] = (),
+) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
 
     If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
@@ -85,6 +92,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
             value in the source, half of the value and twice the value.
         assume: Whether to choose sizes and other missing parts of the launch (see `Draft.chosen`), if this completes
             the draft.
+        parts: Files that `source` includes and that cannot be compiled alone.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
@@ -98,9 +106,11 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     try:
         drafter = _Drafter(source, words, sm, suggest, compiled)
     except IncludedError as error:
+        if error.includer in parts:  # The files include each other.
+            raise
         with suppress(UsageError, CompileError):
             alike = replace(words, entry=words.entry or error.kernel, assumed=added)
-            draft = draft_spec(error.includer, alike, sm, suggest, assume)
+            draft = draft_spec(error.includer, alike, sm, suggest, assume, (*parts, source))
             return replace(draft, assumed=(f"{source.name} is a part of {error.includer.name}", *draft.assumed))
         raise
     draft = drafter.draft()
@@ -253,10 +263,11 @@ class _Drafter:
         if launch.shared != "0":
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
+        unsized = {each.name for each in self.signature.parameters} - self.sized
         buffers = {
             name: f"{tensor.parameter.name}={'zeros:' if tensor.values == 'zeros' else ''}{tensor.dtype}"
             for name, tensor in self.arguments.tensors.items()
-            if tensor.symbol is None and tensor.dtype and tensor.parameter.name not in self.sized
+            if tensor.dtype and tensor.parameter.name in unsized
         }
         entry, missing, assumed = self.instance or self.signature.name, tuple(self.missing), tuple(self.assumed)
         return Draft(self.source, entry, lines.text, missing, assumed, self.launch, self.arguments.unset, buffers)

@@ -303,8 +303,8 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Round all floating-point numbers in plain values to five significant digits. The figures are less accurate, and
-    rounding halves the JSON text."""
+    """Round all floating-point numbers in plain values to five significant digits. Predictions are less accurate than
+    this, and rounding halves the size of the JSON."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     fraction of loads of a warp that find all their sectors in this L1. If several warps load a
-                         sector in one run of a basic block, all find the sector only if the first warp finds it
+                         sector in one run of a basic block, all hit if the first warp hits, and all miss if it misses
     again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
                          data in between; missing if it is 0 for every size
     run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
@@ -134,8 +134,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
 
-    In a row of blocks that all access sectors like `own`, this is the number of runs that start in each block. `other`
-    also continues a run if it accesses the sector at that end of the run.
+    In a row of blocks that all access sectors like `own`, each block starts this many runs. Accessing a run's
+    first or last sector also counts as continuing it.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))

@@ -165,15 +165,10 @@ def structure(fields: str) -> bytes:
     """Return the bytes of a C structure, given its fields as a text such as `f32:1,i32:2`. Raises `UsageError` if the
     text has another form.
     """
-    raw, largest = bytearray(), 1
-    for text in fields.split(","):
-        described = read_description(text.strip()) if _SCALAR.fullmatch(text.strip()) else None
-        if not isinstance(described, ScalarDescription):
-            raise UsageError(f"field {text!r:.60}: expected a number such as f32:1")
-        value = _number(text, described)
-        largest = max(largest, value.nbytes)
-        raw += bytes(-len(raw) % value.nbytes) + value.tobytes()
-    return bytes(raw + bytes(-len(raw) % largest))
+    raw, pointers = read_structure(fields)
+    if pointers:
+        raise _invalid_field(pointers[0][1])
+    return raw
 
 
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
@@ -181,11 +176,23 @@ def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
 
     Each pointer is a pair (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
     """
-    texts = [text.strip() for text in fields.split(",")]
-    numbers = ["u64:0" if text.endswith("]") else text for text in texts]
-    offsets = [-(-len(structure(",".join(numbers[:place]))) // 8) * 8 if place else 0 for place in range(len(texts))]
-    pointers = [(offset, text) for offset, text in zip(offsets, texts, strict=True) if text.endswith("]")]
-    return structure(",".join(numbers)), pointers
+    raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
+    for text in map(str.strip, fields.split(",")):
+        pointer = text.endswith("]")
+        described = read_description("u64:0" if pointer else text) if pointer or _SCALAR.fullmatch(text) else None
+        if not isinstance(described, ScalarDescription):
+            raise _invalid_field(text)
+        value = _number(text, described)
+        largest = max(largest, value.nbytes)
+        raw += bytes(-len(raw) % value.nbytes)
+        if pointer:
+            pointers.append((len(raw), text))
+        raw += value.tobytes()
+    return bytes(raw + bytes(-len(raw) % largest)), pointers
+
+
+def _invalid_field(text: str) -> UsageError:
+    return UsageError(f"field {text!r:.60}: expected a number such as f32:1")
 
 
 def _number(text: str, described: ScalarDescription) -> np.generic:

@@ -47,9 +47,9 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order. If all blocks do equal work, return none.
 
-    All blocks are assumed to do equal work if no branch depends on the block. The same is assumed if no loop stores to
-    global memory, unless the last two blocks are idle and the first is not. The first and the last block count like
-    their neighbors, because their tiles may be partial.
+    Blocks are assumed to do equal work in two cases: (1) no branch depends on the block; (2) no loop stores to global
+    memory. Case 2 does not apply if the last two blocks are idle while the first is not. The first and the last block
+    count like their neighbors, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

@@ -104,9 +104,8 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the values from which `build_recommendations` makes its recommendations, given the same arguments. The
-    list has one item for each candidate in `picked`, then one for each candidate in `beside`. The last item is the
-    latency and energy of the fastest candidate."""
+    """Return the inputs of `build_recommendations`, which takes the same arguments: one item per candidate in `picked`,
+    one per candidate in `beside`, and the latency and energy of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)

@@ -12,7 +12,6 @@ import numpy as np
 
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.launch_time import RESOURCES
-from kernrec.model.analytical.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -295,7 +294,6 @@ def candidate_set(
     evidence: Evidence,
     models: "ModelStore | None" = None,
     whole_space: bool = False,
-    inputs: str = RANDOM,
 ) -> CandidateSet:
     """Return the candidates of one problem. The set may be empty.
 
@@ -305,13 +303,12 @@ def candidate_set(
         points: operating points; at least one.
         models: trained models; None to use only the analytical model.
         whole_space: whether to estimate every config instead of only the most promising configs.
-        inputs: kind of input data for which the tables were made.
 
     Raises:
         KernrecError: the problem does not fit the GPU's memory.
     """
     refuse_too_large(problem, tables[0].gpu)
-    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models, inputs), 0)
+    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models), 0)
 
 
 def candidate_sets(
@@ -319,11 +316,10 @@ def candidate_sets(
     problems: Sequence[Problem],
     points: Sequence[OperatingPoint],
     models: "ModelStore | None" = None,
-    inputs: str = RANDOM,
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem in order, bit-identical to the result of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
-        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)
+        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models)
         for number in range(len(ranked.problems)):
             yield CandidateSet(ranked, number)

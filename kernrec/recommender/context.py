@@ -199,7 +199,7 @@ class Context:
         profiles = self.find_profiles(kernel, problem, gpu)
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)
-        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), *self.conditions)
+        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.conditions)
         if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
             self._tables[key] = table
         return table

@@ -91,12 +91,12 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Generic[_Value]):
-    """Descriptor that returns an attribute of a part of the instance, or `otherwise` if the instance has no such part.
+    """Descriptor that returns a nested attribute, or `otherwise` if the first attribute on its path is None.
 
     Args:
         doc: docstring of the attribute.
-        path: path to the other attribute. It begins with the name of the part, as in `measurement.sessions`.
-        otherwise: value if the part is None.
+        path: path of the nested attribute, such as `measurement.sessions`.
+        otherwise: value if the first attribute on the path is None.
     """
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:

@@ -60,9 +60,9 @@ class Recordings:
     ) -> Iterator[RecordedBaseline]:
         """Yield the recorded baselines of the problem, at most one for each backend, version and variant.
 
-        A backend has a baseline if one of its rows has exactly the problem's number of items. A variant, such as static
-        scales, also has a baseline if it is faster than the backend's standard variant. The baseline is the fastest row
-        with at least this number of items.
+        Yield a backend or variant if it has a row with exactly the problem's number of items. Also yield a variant
+        without such a row, such as static scales, if it is faster than the backend's standard variant. Each baseline is
+        the fastest row with at least the problem's number of items.
 
         Args:
             backends: backends to include; empty for all.

@@ -104,10 +104,9 @@ class RankedSpace:
         problems: Sequence[Problem],
         points: tuple[OperatingPoint, ...],
         models: "ModelStore | None",
-        inputs: str,
     ) -> None:
         self.space, self.problems, self.points = space, problems, points
-        self.gpu, power = space.tables[0].gpu, space.tables[0].power
+        self.gpu, power, inputs = space.tables[0].gpu, space.tables[0].power, space.tables[0].conditions.inputs
         self.costed = SpaceCosts(space, problems, points)
         self.kernels: list[RankedKernel] = []
         in_engine, learned = [], False

@@ -287,11 +287,12 @@ class Recommender:
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query. The set may be empty."""
+        if query.conditions != self.context.conditions:
+            return self.for_conditions(query.conditions).kernel_candidates(kernel, problem, gpu, query)
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
-        inputs = self.context.conditions.inputs
-        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True, inputs=inputs)
+        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of a problem of an op at the given operating points. Recent sets are cached.
@@ -347,9 +348,7 @@ class Recommender:
             points = tuple(
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
-        candidates = candidate_set(
-            tables, problem, points, evidence, self.context.models, inputs=self.context.conditions.inputs
-        )
+        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
         if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
@@ -376,7 +375,7 @@ class Recommender:
                         for each in some
                         if fits(each, gpu) and (context.stack.empty or context.evidence(each, gpu, kernels) == nothing)
                     ]
-                    yield from candidate_sets(Space(tables), new, points, context.models, context.conditions.inputs)
+                    yield from candidate_sets(Space(tables), new, points, context.models)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the config that is actually best. The
@@ -395,8 +394,8 @@ class Recommender:
             candidates = self._cached_at(problem, gpu, answer.point)
         if candidates is None:
             whole_space = bool(evidence.measured or about)
-            models, inputs = self.context.models, self.context.conditions.inputs
-            candidates = candidate_set(tables, problem, [answer.point], Evidence(), models, whole_space, inputs)
+            models = self.context.models
+            candidates = candidate_set(tables, problem, [answer.point], Evidence(), models, whole_space)
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:

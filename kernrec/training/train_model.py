@@ -205,10 +205,10 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems: one for all GPUs (`*`), one for each GPU, one for each data type on a
-    GPU, and one for each granularity of matrix rows in a data type. An interval with too few groups is omitted, so that
-    the next larger scope applies. If that scope's interval covers too few errors of a data type or granularity, the
-    interval is calibrated anyway, with errors of the analytical model in place of the missing groups.
+    """Return 90 % intervals for new problems, keyed by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a
+    granularity of matrix rows in a data type. Omit a scope with too few groups; the next larger scope then applies.
+    Exception: keep a data type or granularity if the larger scope's interval covers too few of its errors. Errors of
+    the analytical model then replace the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]

@@ -11,6 +11,7 @@ import kernrec
 from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
 from kernrec.checking.child_process import Limits
 from kernrec.cli import app
+from kernrec.recommender.request import Query
 from tests.checking.test_check import AXPY
 from tests.helpers.needs import needs
 
@@ -23,13 +24,14 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 @pytest.mark.slow
 def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile in this database
-    wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
+    wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256], query=Query(l2="warm"))
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}
-    own = kernrec.analyze(AXPY, "rtx4090", arguments, [391], block=[256])
+    own = kernrec.analyze(AXPY, "rtx4090", arguments, [391], block=[256], l2="warm")
     assert apart["recommendations"][0]["latency_s"] == own.answer.best.latency_s.value
     assert apart["bottleneck" if "bottleneck" in apart else "explanation"]
     assert apart["explanation"]["what_to_do"]
+    assert apart["l2"] == "warm"
 
 
 def test_oversized_source_or_file_name_is_refused(refuses):

@@ -99,3 +99,13 @@ def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, cap
 def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
     assert "--grid applies to one kernel; name the kernel, as in program.cu:scale" in capsys.readouterr().err
+
+
+def test_buffer_behind_a_users_structure_is_not_enlarged(tmp_path, capsys):
+    (path := tmp_path / "fill.cu").write_text(
+        "struct P { float *x; int n; };\n"
+        "__global__ void fill(P p) { p.x[blockIdx.x * blockDim.x + threadIdx.x] = p.n; }"
+    )
+    words = ["p=struct(f32[64],i32:4)", "--grid", "64", "--block", "64", "--db", str(tmp_path / "own.db")]
+    assert app.run(["analyze", str(path), "--gpu", "t4", *words]) == 1
+    assert "of p_0, which has 256 bytes" in capsys.readouterr().err

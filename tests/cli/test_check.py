@@ -26,7 +26,13 @@ def scale(tmp_path):
     return path
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def source(nvrtc, tmp_path):
+    """Return the path of a CUDA file to write."""
+    return tmp_path / "scale.cu"
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
 
 
@@ -34,7 +40,7 @@ def test_check_runs_a_kernel_and_counts_its_operations(scale, tmp_path):
     inputs, result = tmp_path / "x.npy", tmp_path / "y.npy"
     values = np.arange(100, dtype=np.float32)
     np.save(inputs, values)
-    done = run(
+    done = check(
         scale, f"x=@{inputs}", "f32:2.5", "u32:100", "--grid", "4", "--block", "32", "--save", f"x={result}", "--json"
     )
     counts = json.loads(done.stdout)
@@ -55,18 +61,15 @@ def test_table_states_that_no_gpu_was_used(scale):
 
 def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     launch = (scale, "x=f32[63]", "f32:2", "u32:64", "--grid", "2", "--junit", tmp_path / "report.xml")
-    done = run(*launch)
+    done = check(*launch)
     assert done.returncode == 1
     line = SCALE[: SCALE.index("ld.global")].count("\n") + 1
     assert done.stdout.startswith(f"scale.ptx:{line}: error: thread (31, 0, 0) of block (1, 0, 0) accesses 4 bytes")
     assert "[out-of-bounds, kernel scale]" in done.stdout
     (failure,) = ElementTree.parse(tmp_path / "report.xml").getroot().iter("failure")
     assert failure.get("type") == "out-of-bounds"
-    (finding,) = json.loads(run(*launch, "--json").stdout)["findings"]
+    (finding,) = json.loads(check(*launch, "--json").stdout)["findings"]
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
-
-
-COPY = beside(__file__, "texture.ptx", "refusals")
 
 
 BOX = beside(__file__, "box.ptx")
@@ -78,24 +81,24 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)
     np.save(matrix, x)
     launch = ["y=zeros:i32[64]", "--grid", "2", "--cluster", "2", "--gpu", "h200", "--save", f"y={result}", "--json"]
-    done = run(path, f"x=map(box=4x8):@{matrix}", *launch)
+    done = check(path, f"x=map(box=4x8):@{matrix}", *launch)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(result).reshape(2, 4, 8), [x[:4, 4:12], x[1:5, 4:12]])
     assert json.loads(done.stdout)["bulk.shared_write_bytes"] == 256
-    refused = run(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
+    refused = check(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
     assert refused.returncode == 2
     assert "swizzle of 0, 32, 64, 128" in refused.stderr
 
 
 def test_two_dimensional_clusters_run_whole(scale):
     launch = ("x=f32[64]", "f32:2", "u32:0", "--grid", "48x2", "--cluster", "2x2", "--gpu", "h200")
-    done = run(scale, *launch)
+    done = check(scale, *launch)
     assert done.returncode == 0, done.stderr
 
 
 def test_grid_is_refused_if_the_host_code_has_the_launches(tmp_path):
     (path := tmp_path / "program.cu").write_text("__global__ void f() {}\nint main() { f<<<1, 32>>>(); }\n")
-    refused = run(path, "--grid", "4")
+    refused = check(path, "--grid", "4")
     assert refused.returncode == 2
     assert "--grid needs one kernel and its arguments" in refused.stderr
 
@@ -105,26 +108,19 @@ FIELDS = "s=struct(i8:-1,f32:2,i32:3)"
 LAUNCH = ("--grid", "1", "--block", "32")
 
 
-@pytest.fixture
-def source(nvrtc, tmp_path):
-    path = tmp_path / "scale.cu"
-    path.write_text(KERNEL)
-    return path
-
-
 def test_kernel_receives_the_given_arguments(source, tmp_path):
+    source.write_text(KERNEL)
     np.save(tmp_path / "x.npy", np.arange(64, dtype=np.float16))
     x, result = f"x=@{tmp_path / 'x.npy'}", tmp_path / "y.npy"
-    done = run_here(
-        "check", source, x, "tail=x+32", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH, "--save", f"y={result}"
-    )
+    done = check(source, x, "tail=x+32", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH, "--save", f"y={result}")
     assert done.returncode == 0, done.stderr
     assert np.load(result).tolist() == [-(2.0 * i + 32) + 3 for i in range(32)]
-    done = run_here("check", source, x, "tail=x+33", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH)
+    done = check(source, x, "tail=x+33", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH)
     assert done.returncode == 1  # the last thread reads past the end of the buffer
 
 
 def test_analyze_accepts_special_arguments_for_source_and_ptx(source, tmp_path):
+    source.write_text(KERNEL)
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
     arguments = ("x=f16[64]", "tail=x+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH)
     done = run_here(*command, source, "alpha=0.5", *arguments)
@@ -156,48 +152,40 @@ VARIABLES_LAUNCH = ("x=f32[256]", "y=zeros:f32[256]", "--grid", "2", "--block", 
 NOTE = "read as zero, because no argument sets them: coef, width, hits; coef=f32[4] sets coef"
 
 
-@pytest.fixture
-def variables_source(nvrtc, tmp_path):
-    path = tmp_path / "scale.cu"
-    path.write_text(WITH_VARIABLES)
-    return path
-
-
-def check(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_here("check", *arguments)
-
-
-def test_kernel_reads_variables_from_arguments(variables_source, tmp_path):
+def test_kernel_reads_variables_from_arguments(source, tmp_path):
+    source.write_text(WITH_VARIABLES)
     np.save(tmp_path / "coef.npy", np.arange(4, dtype=np.float32))
     np.save(tmp_path / "x.npy", np.ones(256, np.float32))
     result, coef = tmp_path / "y.npy", f"coef=@{tmp_path / 'coef.npy'}"
     launch = (f"x=@{tmp_path / 'x.npy'}", *VARIABLES_LAUNCH[1:], "--save", f"y={result}")
-    done = check(variables_source, coef, "width=i32:255", "hits=u32:7", *launch)
+    done = check(source, coef, "width=i32:255", "hits=u32:7", *launch)
     assert done.returncode == 0, done.stderr
     assert np.load(result).tolist() == [*np.resize([7.0, 8.0, 9.0, 10.0], 255), 0.0]
 
 
-def test_contents_larger_than_their_variable_are_refused(variables_source):
-    assert "coef has 16 bytes, 20 were given" in check(variables_source, *VARIABLES_LAUNCH, "coef=f32[5]").stderr
+def test_contents_larger_than_their_variable_are_refused(source):
+    source.write_text(WITH_VARIABLES)
+    assert "coef has 16 bytes, 20 were given" in check(source, *VARIABLES_LAUNCH, "coef=f32[5]").stderr
 
 
-def test_host_code_sets_variables(variables_source):
-    variables_source.write_text(WITH_VARIABLES + HOST)
+def test_host_code_sets_variables(source):
+    source.write_text(WITH_VARIABLES + HOST)
     assert filled_variables(WITH_VARIABLES + HOST) == {"coef": "", "width": "2048"}
-    assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(variables_source).stderr
-    done = check(variables_source, "hits=3", "--json")
+    assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(source).stderr
+    done = check(source, "hits=3", "--json")
     assert json.loads(done.stdout)["scale"]["findings"] == []
     assert "no argument sets" not in done.stderr
 
 
-def test_analyze_accepts_variables_for_source_and_ptx(variables_source, tmp_path):
+def test_analyze_accepts_variables_for_source_and_ptx(source, tmp_path):
+    source.write_text(WITH_VARIABLES)
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
-    launch = (variables_source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
+    launch = (source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
     assert NOTE in run_here(*command, *launch).stderr
     done = run_here(*command, *launch, "coef=f32[4]", "--arg", "width=4096", "--arg", "hits=0")
     assert json.loads(done.stdout)["recommendations"]
     assert "no argument sets" not in done.stderr
-    ptx = variables_source.with_suffix(".ptx")
+    ptx = source.with_suffix(".ptx")
     ptx.write_text(compile_source(WITH_VARIABLES, 75).ptx)
     assert NOTE in run_here(*command, ptx, *launch[1:]).stderr
     arguments = ("--arg", "coef=f32[4]", "--arg", "width=i32:4096", "--arg", "hits=u32:0")

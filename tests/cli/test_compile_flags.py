@@ -47,22 +47,10 @@ def test_compilation_database_in_a_parent_folder_supplies_flags(source, tmp_path
     path = source.rename(tmp_path / "src" / "scale.cu")
     path.write_text('#include "size.h"\n' + KERNEL)
     write_database(tmp_path, path, "nvcc -Iheaders -DSIZE=LARGE -std=c++20 -O3 -c src/scale.cu")
-    done = run_here("check", path, "x=f32[32]", "y=f32[32]", "--block", "32")
+    launch = (path, "x=f32[32]", "y=f32[32]", "--block", "32")
+    done = run_here("check", *launch)
     assert done.returncode == 0, done.stderr
-    done = run_here(
-        "analyze",
-        path,
-        "x=f32[32]",
-        "y=f32[32]",
-        "--grid",
-        "1",
-        "--block",
-        "32",
-        "--gpu",
-        "t4",
-        "--db",
-        tmp_path / "db",
-    )
+    done = run_here("analyze", *launch, "--grid", "1", "--gpu", "t4", "--db", tmp_path / "db")
     assert "flags of compile_commands.json" in done.stderr
     path.write_text(path.read_text() + "int main() { float *x; cudaMalloc(&x, 128); scale<<<1, 32>>>(x, x); }\n")
     done = run_here("explain", path, "--gpu", "t4", "--db", tmp_path / "db")

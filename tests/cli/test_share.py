@@ -1,7 +1,6 @@
 """Test that two users can share measurements with `kernrec db push`, `pull`, `withdraw` and `trust`."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +10,6 @@ from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurement
 
 SHAPE = "m=64,n=32,k=16"
-Ask = Callable[..., str]
 
 
 @pytest.fixture

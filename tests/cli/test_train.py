@@ -13,9 +13,11 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.prediction import Space, SpaceCosts, predict
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
+from kernrec.util.human import Note
 from tests.helpers.needs import needs
 from tests.helpers.recording import row_of, store_rows
 
@@ -244,3 +246,33 @@ def test_query_with_a_model_does_not_import_xgboost(trained):
     )
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "learned []"
+
+
+def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
+    """The simulated GPU takes 2.6 times the predicted latency; configs with several stages take 3.9 times."""
+    gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
+    (table,) = Recommender([]).context.tables(problem, gpu)  # Triton supports no GPU before Ampere
+    rows = SpaceCosts(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
+    limited = predict(table, table.space.at(problem), rows).limited()
+    configs = [table.space.config(int(row)) for row in rows]
+    truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
+    chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
+    usual = next(simulated(1)) | {"gpu": gpu.name, "problem": problem, "energy_j": None}
+    own = tmp_path / "own.duckdb"
+    store_rows(own, [usual | {"config": configs[i], "latency_s": float(truth[i])} for i in chosen])
+    (tmp_path / "models").symlink_to(trained.parent / "models")
+    query = Query(Objective.LATENCY, top=60)
+    answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
+    by_config = {tuple(config.items()): value for config, value in zip(configs, truth, strict=True)}
+    ratios = [
+        recommendation.latency_s.value / by_config[tuple(recommendation.config.items())]
+        for recommendation in answer.recommendations
+        if recommendation.latency_s.source == "learned"
+    ]
+    (note,) = [note for note in answer.notes if note.startswith("source learned")]
+    assert isinstance(note, Note)
+    assert "adapted to 40 configs measured on this problem" in note
+    assert note.why.endswith("90 % interval from these configs, each held out.")
+    assert answer.as_dict()["models"][0]["adapted_to_configs"] == 40
+    assert len(ratios) > 20
+    assert np.median(np.abs(np.log(ratios))) < 0.02

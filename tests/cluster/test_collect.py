@@ -1,5 +1,6 @@
 """Test that several machines collect the same rows as one, and that a dead machine loses only its open block."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from kernrec.cluster import driver
 from kernrec.cluster.commands import collect_on
 from kernrec.measure.campaign import device_session
+from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.store import Database
@@ -80,11 +82,34 @@ def test_dead_machine_loses_only_its_current_configs_and_a_new_machine_takes_ove
     assert len({row["session"] for row in rows}) == 2 if moment > 3 else 1
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.every(3)
+def test_killed_driver_resumes_with_all_rows(tmp_path):
+    def die(cluster: GpuCluster, call: int) -> None:
+        if call == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        collect(tmp_path, 2, die)
+    acknowledged = waiting_measurements(tmp_path / "own.duckdb").measurements
+    assert acknowledged
+    result, rows = collect(tmp_path, 2)
+    assert result.error is None
+    assert result.leftover == acknowledged
+    with Database.open(tmp_path / "own.duckdb") as opened:
+        config_of = {row["config_id"]: json.loads(str(row["tunables"]))["x"] for row in opened.rows("config")}
+    times = {config_of[config]: count for config, count in times_measured(rows).items()}
+    assert len(times) == CONFIGS
+    assert set(times.values()) == {1}  # also for closed blocks that were not yet acknowledged
+    moments = Counter((row["session"], row["block"], row["position"]) for row in rows)
+    assert set(moments.values()) == {1}
+
+
 @pytest.mark.every(3)
 def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     def die(cluster: GpuCluster, call: int) -> None:
         if (tmp_path / "own.duckdb").exists():
             raise Killed

@@ -1,6 +1,8 @@
 """Test compiling with NVRTC: PTX, machine code, resources, errors, and the cache of compiled code."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -179,3 +181,17 @@ def test_source_receives_only_the_declarations_it_needs(nvrtc, cache, body):
     defines = {"DIM(name)": "cuda##name"}  # the macro forms a name that is not in the source
     compiled = compile_source(source, 86, defines, cache=cache)
     assert ("tex.2d" in compiled.ptx) == ("tex2D" in body)
+
+
+def test_missing_cupy_error_names_the_extra():
+    script = (
+        "import sys; sys.modules['cupy'] = sys.modules['nvidia'] = None\n"
+        "from kernrec.compile import NoCompilerError, compile_many, compile_source, CompileJob\n"
+        "for attempt in (lambda: compile_source('', 80), lambda: next(compile_many([CompileJob('', 80)]))):\n"
+        "    try: attempt()\n"
+        "    except NoCompilerError as error: print(error)\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    lines = output.splitlines()
+    assert len(lines) == 2
+    assert all("pip install '.[cuda13]'" in line for line in lines)

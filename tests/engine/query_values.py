@@ -51,7 +51,7 @@ def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
         core_j, dram_j = core_s * model.tdp_w * draw.uniform(0, 5, 8), dram_s * model.tdp_w * draw.uniform(0, 0.5, 8)
         points = [(model.power_min_w, None), (model.tdp_w, 0.7 * model.boost_hz)]
         nominal = np.stack([core_s, dram_s, np.full(8, 5e-6), core_j, dram_j])
-        yield f"power limit {name}", model.limit_launches(nominal, points).costs
+        yield f"power limit {name}", model.setting(points).costs(nominal)
     for steps in range(4):
         axes = {name: draw.choice(["m", "n", "k"], draw.integers(0, 4)).tolist() for name in "abc"}
         access = TensorAccess(draw.choice(["m", "n", "k"], steps).tolist(), axes, "cd", draw.choice(list("abcd"), 1))

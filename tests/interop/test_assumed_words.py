@@ -1,12 +1,14 @@
 """Test the values that `kernrec analyze` assumes for launches that a CUDA file does not describe completely."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.interop import spec_draft
-from kernrec.interop.assumed_words import assumed_words, with_words
+from kernrec.interop.assumed_words import assumed_words, enlarged_words, with_words
 from kernrec.interop.draft import compiled_name
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
@@ -131,3 +133,39 @@ def test_overloaded_kernels_and_several_instances_are_distinguished(tmp_path):
     (kernel,) = signatures("template <typename T, int N> __global__ void set(T *x) {}")
     instances = {"_Z3setIfLi4EEvPT_": 1, "_Z3setIiLi4EEvPT_": 1, "_Z3setIiLi8EEvPT_": 1}
     assert compiled_name(kernel, "set<int, 4>", instances) == "_Z3setIiLi4EEvPT_"
+
+
+def test_names_of_structure_members_do_not_collide_with_parameters(tmp_path):
+    (path := tmp_path / "add.cu").write_text(
+        "struct Vector { float *values; };\n"
+        "__global__ void add(float *to_0, Vector to) { to_0[threadIdx.x] += to.values[threadIdx.x]; }"
+    )
+    arguments = ["to_0=f32[4]", "to=struct(f32[8])"]
+    draft = draft_spec(path, LaunchWords(grid="1", block="4", arguments=arguments))
+    tensors = draft.kernel().definition.problem().tensors
+    assert {name: tensor.elements for name, tensor in tensors.items()} == {"to_0": 4, "to_0_member": 8}
+
+
+def test_nested_structures_are_sized_once_per_structure(tmp_path):
+    nested = [f"struct S{depth} {{ S{depth - 1} {', '.join(f'm{i}' for i in range(100))}; }};" for depth in range(1, 5)]
+    words = assumed_words(
+        ["x=TYPE[ELEMENTS]"], "\n".join(["struct S0 { float a; };", *nested]), "f", (1, 1), 256, {"x": "S4"}
+    )
+    assert words == (f"x=zeros:f32[{2**20 * 100**4}]",)
+
+
+def test_buffers_are_enlarged_only_if_this_can_help(tmp_path):
+    (path := tmp_path / "fill.cu").write_text("__global__ void fill(float *x) { x[threadIdx.x] = 1; }")
+    words = LaunchWords(grid="1", block="64")
+    draft = draft_spec(path, words, assume=True)
+    error = (
+        "block (0, 0, 0) thread (0, 0, 0) accesses 4 bytes at offset 8388604 of x, which has 4194304 bytes (address 0)"
+    )
+    first = enlarged_words(words, draft, error)
+    second = enlarged_words(first, draft, error)
+    assert (first.assumed, second.assumed) == (("x=f32[4194304]",), ("x=f32[16777216]",))
+    assert enlarged_words(second, draft, error) is None
+    many = replace(words, assumed=[f"p{number}=f32[8]" for number in range(32)])
+    assert enlarged_words(many, draft, error) is None
+    assert enlarged_words(words, draft, error.replace("8388604", str(1 << 32))) is None
+    assert enlarged_words(words, draft_spec(path, replace(words, arguments=["x=f32[4]"])), error) is None

@@ -1,7 +1,6 @@
 """Test that recorded rows are imported as measurements of a kernel only if they belong to it, repeated rows merged."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from kernrec.store import Database
 from kernrec.store.intake.plausible_times import ceiling_s, floor_s, implausible
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import beside
-
-Write = Callable[..., Path]
 
 SOURCE = beside(__file__, "bind.cu")
 SPEC = beside(__file__, "bind.toml")

@@ -213,3 +213,12 @@ void launch(float *x, int n) { const int A = 16, B = 4; dim3 grid(up(n, A * B), 
 """
     (launch,) = host_launches(text, "f", [("x", "f32"), ("n", None)])
     assert launch.grid == "((n + 64) - 1)/64, ((n + 64) - 1)/64"
+
+
+def test_files_that_include_each_other_are_refused_in_one_line(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.cu").write_text(
+            f'#include "{other}.cu"\n__global__ void {name}(float *x) {{ *x = missing_{name}(); }}'
+        )
+    with pytest.raises(UsageError, match=r"is undefined; b\.cu includes this file"):
+        draft_spec(tmp_path / "a.cu", LaunchWords("a"), assume=True)

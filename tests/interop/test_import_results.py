@@ -1,8 +1,5 @@
 """Test importing results, and reading workloads from files."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,8 +15,6 @@ from kernrec.op.workload import workload
 from kernrec.store import Database
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import SPACES
-
-Write = Callable[..., Path]
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorded spaces in ../shared/data")

@@ -1,6 +1,5 @@
 """Test importing Nsight Compute's CSV, also as measurements of a given kernel."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,6 @@ SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
 }
 """
 SPEC = beside(__file__, "nsight_compute.toml")
-
-Write = Callable[..., Path]
 
 
 def kernel(folder: Path, taps: str = "") -> Kernel:

@@ -1,6 +1,5 @@
 """Test reading networks from ONNX graphs: layers, epilogues, unsupported nodes and open dimensions."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from kernrec.errors import UsageError  # noqa: E402
 from kernrec.interop.onnx_layers import read_onnx  # noqa: E402
 from kernrec.interop.workload_files import find_workload  # noqa: E402
-
-Save = Callable[..., Path]
 
 
 @pytest.fixture

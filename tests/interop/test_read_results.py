@@ -272,9 +272,6 @@ MANY = [
 ]
 
 
-SAMPLES = Path(__file__).with_name("samples")
-
-
 def read_tuned(write: Write, **arguments: Any) -> ForeignResult:
     return read_results(write(cache(entry(**arguments)))).results[0]
 

@@ -90,9 +90,6 @@ def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
     assert single["chain"] == pytest.approx(all_warps["chain"], rel=0.1)
 
 
-GUARDED = beside(__file__, "guarded.cu")
-
-
 def test_endless_loop_is_stopped_and_the_kernel_named(nvrtc, tmp_path):
     endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
     with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):

@@ -22,7 +22,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from tests.helpers.paths import ROOT, beside
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -102,7 +102,3 @@ def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path)
     plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
     persistent = triton_seconds(m, n, (108, 216, 432), tmp_path / "a.duckdb")  # an A100 has 108 SMs
     assert persistent == pytest.approx(dict.fromkeys((108, 216, 432), plain[0]), rel=IN_LINE)
-
-
-CUDA = beside(__file__, "uneven_blocks.cu")
-SPEC = beside(__file__, "uneven_blocks.toml")

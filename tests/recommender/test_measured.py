@@ -1,7 +1,6 @@
 """Test recommendations from a database of measurements: which rows count, and what notes report."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from tests.helpers.recording import row_of
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements
 PROBLEM = find_op("matmul").problem(**SHAPE)
-
-Ask = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")

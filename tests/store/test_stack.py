@@ -9,7 +9,6 @@ from kernrec.op import find_op
 from kernrec.store import (
     Database,
     Evidence,
-    ProfileTable,
     Stack,
     read_profiles,
 )
@@ -208,10 +207,6 @@ def rows(profile):
         for sm in (75, 89)
         for code in range(20)
     ]
-
-
-def same(first: ProfileTable, second: ProfileTable) -> bool:
-    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in vars(first))
 
 
 def test_written_profiles_read_back(path, rows):

@@ -38,7 +38,6 @@ for _ in range(2 * _MANY):
 
 
 BOTH = pytest.mark.parametrize("kind", [Light, Often, Standard])
-Kind = Callable[..., Any]
 
 
 @BOTH

@@ -74,8 +74,8 @@ class Boosted:
 
 
 def boost_gpu(table: Table, quantity: str, gpu: str, rows: Array) -> Boosted:
-    """Train the trees of one GPU on these rows. If the set has few rows, add the rows of other GPUs, except for the
-    problems of the GPU's other rows."""
+    """Train the trees of one GPU on these rows. If the set has few rows, also train on rows of other GPUs, but skip
+    problems that this GPU's remaining rows contain: those are held out."""
     if len(table.recording) <= _FEW_ROWS:
         held_out = np.setdiff1d(table.problem[table.on(gpu, quantity)], table.problem[rows])
         every = np.flatnonzero(np.isfinite(table.target[quantity]))

@@ -217,10 +217,10 @@ def _ranked_tasks(
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    The configs are those of the kernel `only` or, if `only` is None, of all kernels that compute the problem. Each is a
-    pair of its predicted seconds and its task. The fastest is first. Configs without a prediction (NaN) are last, in
-    random order. The baseline is the first config that can run, if possible one with a profile. If an op or a spec
-    defines the result, the baseline is None.
+    The configs are those of the kernel `only` or, if `only` is None, of all kernels that compute the problem. Ranked
+    configs are pairs (predicted seconds, task), fastest first. Configs without a prediction (NaN) are last, in random
+    order. `baseline` is the config whose output is the expected result: the first runnable config, preferably with a
+    profile. It is None if an op or a spec defines the result.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT

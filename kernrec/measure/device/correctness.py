@@ -191,7 +191,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoration of each tensor of the first copy that a launch both reads and changes."""
+        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set of buffers."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(

@@ -158,8 +158,8 @@ class Demand:
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether the row `in_turn` is nonzero for any code variant, because the variant's profile is split into
-        stretches."""
+        """Return whether any code variant has clock cycles in the row `in_turn`. Only variants whose profiles are split
+        into stretches have them."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.model.analytical.launch_costs import LIMITED, LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.analytical.microarchitecture import CLOCKS, OVERLAP
 from kernrec.util.cache import shipped_toml
 from kernrec.util.engine import query
@@ -273,24 +273,12 @@ class PowerModel:
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
         launches = nominal.columns()
-        costs = np.empty((LIMITED, 1, launches.shape[1]))
-        setting.fill(launches, np.arange(launches.shape[1]), costs)
-        return LimitedCosts(costs[:, 0], launches[4])
-
-    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Return the costs of N launches at P operating points, as arrays (P, N).
-
-        Args:
-            launches: Costs of the launches without a power limit, as `NominalCosts.columns` returns them, (5, N).
-            points: P pairs of power limit and highest clock, with the meaning and defaults of `apply_power_limit`.
-        """
-        costs = np.empty((LIMITED, len(points), launches.shape[1]))
-        self.setting(points).fill(launches, np.arange(launches.shape[1]), costs)
-        return LimitedCosts(costs, launches[4])
+        return LimitedCosts(setting.costs(launches)[:, 0], launches[4])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Convert pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
-        for the defaults of `apply_power_limit`."""
+        """Convert P pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
+        for the defaults of `apply_power_limit`. The object's `costs(launches)` returns `LimitedCosts.costs`, with P
+        points. `launches` contains the costs without a power limit (`NominalCosts.columns`), (5, N)."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:

@@ -143,11 +143,11 @@ def _pipe_features() -> list[Feature]:
         short = pipe.replace(" ", "_").lower()
         features += [
             Feature(
-                f"{short}_work", "static", "log2", f"time of the {pipe} pipe over the roofline's",
+                f"{short}_work", "static", "log2", f"time of the {pipe} pipe / roofline time",
                 f"pipe_s[{pipe}]", "roofline_s", bounded=True,
             ),
             Feature(
-                f"{short}_share", "model", "1", f"time of the {pipe} pipe over that of all busy pipes",
+                f"{short}_share", "model", "1", f"time of the {pipe} pipe / time of all busy pipes",
                 f"pipe_s[{pipe}]", "max(busy_s, 1e-30)",
             ),
         ]  # fmt: skip
@@ -195,7 +195,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     *_pipe_features(),
     Feature(
-        "prior_over_roofline", "model", "log2", "predicted latency over the roofline's", "latency_s", "roofline_s",
+        "prior_over_roofline", "model", "log2", "predicted latency / roofline latency", "latency_s", "roofline_s",
         bounded=True,
     ),
     Feature("wait_share", "model", "log2", "latency of blocks over time of pipes", "wait_s", "busy_s", bounded=True),

@@ -132,9 +132,9 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return, for each config, the log cost below which it is useful, (C,): the lowest measured cost. In a search
-        for a Pareto front, return the cost of a config with the same latency and with the lowest energy of all measured
-        configs that are at least as fast."""
+        """Return the log cost that each config must beat, (C,). This is normally the lowest measured cost. For a Pareto
+        front, combine the config's own latency with the lowest energy measured among configs that are at least as fast.
+        """
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:

@@ -356,8 +356,8 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret of all problems grows if one unsettled problem (`unsettled`) is
-        misjudged: the one of largest weight."""
+        """Return how much the weighted mean regret of all problems grows if kernrec misjudges one unsettled problem.
+        Assume the worst case: the unsettled problem with the largest weight."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 

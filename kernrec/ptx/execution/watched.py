@@ -43,8 +43,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the bytes that the next block, `other`, moves in addition to the bytes of this block.
 
-        If a run of words in `other` continues a run of this block, it counts with its own bytes, even if it starts
-        within a sector: later blocks are assumed to follow the same pattern. Otherwise, whole sectors count.
+        A run of words in `other` that continues a run of this block adds only its own bytes, because later blocks are
+        assumed to continue the pattern. Any other run adds whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]

@@ -189,7 +189,7 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # Storing new profiles would also have stored the kernel.
+    if before and not made:  # If new profiles had been stored, the kernel would be stored already.
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))

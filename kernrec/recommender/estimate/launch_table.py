@@ -1,11 +1,12 @@
 """Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from kernrec.kernel import Expression, ProblemSpace
+from kernrec.kernel import Expression, Kernel, ProblemSpace
 from kernrec.model.analytical.demand import Demand
 from kernrec.model.analytical.dram_traffic import TensorAccess, sampled_dram_bytes
 from kernrec.model.analytical.microarchitecture import (
@@ -22,6 +23,7 @@ from kernrec.model.analytical.microarchitecture import (
     WAIT_ROUNDS,
 )
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.recommender.estimate.operating_point import WARM
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, busy_grid, footprints
 from kernrec.store import ProfileTable
 from kernrec.util.engine import query
@@ -160,6 +162,13 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
     )
 
 
+def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
+    """Return the tensors that L2 holds when a launch starts (as much of them as fits): all tensors if L2 is warm,
+    otherwise only workspaces, because an earlier launch wrote them."""
+    workspaces = {workspace.name for workspace in kernel.workspaces}
+    return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))
+
+
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
     """Compute the work of every config in one launch of a kernel that was profiled from a sample of blocks. The result
     has one row for each quantity that the engine needs, (rows, configs)."""
@@ -183,7 +192,8 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
     with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN, which is expected.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
-        touched = footprints(sample.table, variants, in_order, table.in_l2(in_order))
+        in_l2 = tensors_in_l2(table.kernel, table.conditions.l2, in_order)
+        touched = footprints(sample.table, variants, in_order, in_l2)
         rereads = sample.rereads(variants)
         work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes, rereads)
         work[DRAM_BYTES] += blocks * sample.local_dram_bytes(variants, concurrent, l2_bytes)

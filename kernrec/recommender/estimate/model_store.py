@@ -120,10 +120,10 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If the op and the kernel each have a model that applies, the op's model is used only if it was trained on the
-        kernel. It must also have been trained on the GPU or, if neither model was, tested on GPUs that were held out
-        from its training. Otherwise, the kernel's model is used. If the op's model was trained to correct the results
-        of the kernel's model, both are applied.
+        If both the op's and the kernel's model apply, use the op's model only if both conditions hold: (1) it was
+        trained on the kernel; (2) it was trained on the GPU, or neither model was and the op's model was tested on
+        held-out GPUs. Otherwise, use the kernel's model. If the op's model is used and was trained to correct the
+        kernel's model, apply both.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:

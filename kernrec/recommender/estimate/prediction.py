@@ -180,7 +180,7 @@ class KernelCosts:
 
         Args:
             costs: the engine's `Costs`.
-            forms: problems, as problems of the kernel's op.
+            forms: problems, converted to the kernel's op.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
             measured: measurements and failures of the kernel at each operating point.

@@ -150,7 +150,7 @@ class SampledLaunch:
 
 
 def read_sample(
-    index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU, warm: bool = False
+    index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU, warm: bool
 ) -> SampledLaunch:
     """Return the results of the emulated blocks of one launch.
 

@@ -4,7 +4,7 @@ A table holds the results that do not depend on the problem, so that they are co
 are computed by `prediction.SpaceCosts`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,16 @@ from kernrec.model.analytical.demand import CORE_J, PORT, demand
 from kernrec.model.analytical.dram_traffic import TensorAccess
 from kernrec.model.analytical.launch_time import alone_clk, device
 from kernrec.model.analytical.microarchitecture import microarchitecture
-from kernrec.model.analytical.power import DRAM, RANDOM, PowerModel
+from kernrec.model.analytical.power import DRAM, PowerModel
 from kernrec.op import Problem
-from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, kernel_plan, prefetched
-from kernrec.recommender.estimate.operating_point import COLD, WARM
+from kernrec.recommender.estimate.launch_table import (
+    LaunchGeometry,
+    LaunchTable,
+    kernel_plan,
+    prefetched,
+    tensors_in_l2,
+)
+from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, WARM, Conditions
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
@@ -51,8 +57,8 @@ class StaticTable:
     kernel: Kernel
     gpu: GPU
     space: Space
-    l2: str
-    """State of L2 when a launch starts, as in `Conditions.l2`."""
+    conditions: Conditions
+    """Conditions for which `power` and the DRAM traffic of the launches are valid."""
     power: PowerModel
     """Power model of the GPU, with the coefficients of `calibration` if it is not None."""
     calibration: Calibration | None
@@ -76,8 +82,7 @@ class StaticTable:
         gpu: GPU,
         profiles: Mapping[int, ProfileTable],
         calibration: Calibration | None = None,
-        inputs: str = RANDOM,
-        l2: str = COLD,
+        conditions: Conditions = MEASURED_CONDITIONS,
     ) -> "StaticTable":
         """Create the table of a kernel for the data type and layout of a problem.
 
@@ -86,20 +91,18 @@ class StaticTable:
                 must be the problem that was sampled.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
-            inputs: kind of input data, one of `kernrec.model.analytical.power.INPUTS`.
-            l2: `cold`, or `warm` if L2 holds as much of the launch's data as fits.
+            conditions: input data of the kernel, and the state of L2 when a launch starts.
 
         Raises:
             KernrecError: a launch has no profiles for the GPU's architecture.
         """
-        power = PowerModel.for_gpu(gpu, inputs)
+        power = PowerModel.for_gpu(gpu, conditions.inputs)
         power = calibration.apply_to_power(power) if calibration else power
         space = Space.of(kernel, problem, gpu)
         variants = space.configs_on(problem) if kernel.sampled else space.variants
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
-        scratch = {workspace.name for workspace in kernel.workspaces}
-        in_l2 = scratch.union(*([*each.reads, *each.writes] for each in kernel.launches)) if l2 == WARM else scratch
+        warm = conditions.l2 == WARM
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -110,9 +113,10 @@ class StaticTable:
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
             unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
-            sample = read_sample(index, table, rows, space.at(problem), gpu, l2 == WARM) if kernel.sampled else None
+            sample = read_sample(index, table, rows, space.at(problem), gpu, warm) if kernel.sampled else None
             table = table if sample is None else sample.table
             needs = demand(gpu, power, table.metrics, table.terms, table.counts)
+            in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
                 LaunchTable(
                     demand=needs if sample is None else uneven(needs, sample),
@@ -127,7 +131,7 @@ class StaticTable:
             kernel=kernel,
             gpu=gpu,
             space=space,
-            l2=l2,
+            conditions=conditions,
             power=power,
             calibration=calibration,
             launches=tuple(launches),
@@ -149,12 +153,6 @@ class StaticTable:
     def dram_byte_j(self) -> float:
         """Energy, in joules, to move one byte between L2 and DRAM."""
         return self.power.event_j(DRAM)
-
-    def in_l2(self, tensors: Iterable[str]) -> frozenset[str]:
-        """Return which of these tensors are in L2 as far as they fit when a launch starts: workspaces, which an earlier
-        launch writes, or all tensors if L2 is warm."""
-        workspaces = {workspace.name for workspace in self.kernel.workspaces}
-        return frozenset(tensors if self.l2 == WARM else workspaces.intersection(tensors))
 
     @cached_property
     def tunables(self) -> Array:

@@ -225,8 +225,7 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
     points = [point._replace(clock_hz=query.clock_hz) for point in limits]
-    models, inputs = context.models, context.conditions.inputs
-    candidates = candidate_set(tables, problem, points, evidence, models, whole_space=True, inputs=inputs)
+    candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
     if not candidates.kernels:
         raise none_runs(candidates.considered[0])
     if best is None:

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)
-EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 AMPERE, TURING = (Case(MMA, "f16", "nhwc", sm) for sm in (86, 75))  # sm_75 loads tiles through registers
 EACH = pytest.mark.parametrize("case", [*(case for case in CASES if case.kernel in KERNELS), TURING], ids=str)
 

@@ -66,10 +66,6 @@ def test_extreme_configs_compute_awkward_problems_without_races(case):
         assert flaws(problem, operands, run(case, config, problem, operands)) == [], config
 
 
-NOWHERE = {("conv2d_implicit_gemm_simt", "block_n", 256)}
-"""Tunable values that no config can use; remove them from their specs when the profiles are renewed."""
-
-
 @pytest.mark.slow
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")
 def test_shared_memory_is_read_and_written_without_bank_conflicts(case):

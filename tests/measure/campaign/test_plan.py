@@ -20,7 +20,6 @@ from kernrec.measure.protocol import measure_config
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
-from kernrec.store import ProfileTable
 from kernrec.store.measurement import Measurement
 from tests.helpers.rig import KERNEL
 
@@ -62,12 +61,6 @@ def test_sample_is_spread_over_the_space_and_states_its_probabilities():
     places = [whole.tasks.index(task) for task in drawn.tasks]
     assert len(set(places)) == 100
     assert 0.35 < np.mean(places) / len(whole.tasks) < 0.65
-
-
-def half_of(table: ProfileTable) -> ProfileTable:
-    """Return every other variant of a table."""
-    columns = ("variant_keys", "registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
-    return replace(table, **{name: getattr(table, name)[::2] for name in columns})
 
 
 def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:

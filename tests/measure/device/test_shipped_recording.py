@@ -7,8 +7,6 @@ from kernrec.cli.app import run
 from kernrec.measure.device.replay import KERNEL, load_recordings, shipped_recording
 from tests.helpers.paths import ROOT
 
-LARGEST = 8e6
-
 
 @pytest.fixture(scope="module")
 def shared_cache(tmp_path_factory):

@@ -336,7 +336,7 @@ def test_bottleneck_is_the_slowest_resource(name):
         assert parts[times.bottleneck(launch)] >= (1.0 - 1e-12) * max(parts.values())
 
 
-GPU = find_gpu("a100")
+A100 = find_gpu("a100")
 MATMUL = find_op("matmul")
 WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
@@ -344,9 +344,9 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
 def test_epilogue_instructions_match_the_executed_ones(name, dtype, nvrtc):
     kernel = find_kernel(name)
-    space = Space(kernel, GPU.sm, GPU.limits, dtype, "nn")
+    space = Space(kernel, A100.sm, A100.limits, dtype, "nn")
     config = space.config(0)
-    module = parse(compile_source(kernel.source, GPU.sm, kernel.defines(config, dtype, "nn")).ptx)
+    module = parse(compile_source(kernel.source, A100.sm, kernel.defines(config, dtype, "nn")).ptx)
 
     def counted(bias: int, activation: int) -> dict[str, float]:
         problem = MATMUL.problem(dtype, "nn", m=64, n=64, k=32, bias=bias, activation=activation)
@@ -354,7 +354,7 @@ def test_epilogue_instructions_match_the_executed_ones(name, dtype, nvrtc):
             n: encode_elements(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"
         }
         total: dict[str, float] = {}
-        for _, counts in emulate_config(kernel, config, problem, GPU.sm, module, {**inputs(problem), **outputs}):
+        for _, counts in emulate_config(kernel, config, problem, A100.sm, module, {**inputs(problem), **outputs}):
             for metric, count in counts.items():
                 total[metric] = total.get(metric, 0.0) + count * 32 / (64 * 64)
         return total

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.analytical import power
-from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_costs import CLOCK_HZ, LimitedCosts, NominalCosts
 from kernrec.model.analytical.microarchitecture import CLOCKS, RESTING
 from kernrec.model.analytical.power import PowerModel, clocks_between
 from tests.helpers.depth import few_examples
@@ -422,8 +422,8 @@ def test_each_operating_point_is_searched_below_its_own_clock():
         throttled_launches(power),
         [(200.0, power.boost_hz), (200.0, 0.6 * power.boost_hz), (None, power.boost_hz)],
     )
-    together = power.limit_launches(nominal, points)
+    together = power.setting(points).costs(nominal)
     for number, point in enumerate(points):
-        alone = power.limit_launches(nominal, [point])
-        assert (together.costs[:, number] == alone.costs[:, 0]).all()
-    assert together.clock_hz[0].max() > together.clock_hz[1].max()
+        alone = power.setting([point]).costs(nominal)
+        assert (together[:, number] == alone[:, 0]).all()
+    assert together[CLOCK_HZ, 0].max() > together[CLOCK_HZ, 1].max()

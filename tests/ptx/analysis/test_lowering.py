@@ -109,9 +109,6 @@ def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-LOOP = beside(__file__, "lowering_loop.ptx")
-
-
 def test_copy_is_removed_unless_both_values_stay_alive():
     def removed(rest: str) -> int:
         return len(

@@ -96,6 +96,19 @@ def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, mo
     assert seen == [(1, 8)]  # the second config's timeout ended the analysis
 
 
+def test_interrupted_analysis_resumes(kernel, tmp_path):
+    def stop(done: int, total: int) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "own.duckdb"
+    with pytest.raises(KeyboardInterrupt):
+        analyze(kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=stop))
+    whole = analyze(kernel, kernel.definition.problem(), GPU, path)
+    assert whole.cached >= 3
+    assert whole.cached + whole.profiled == 8
+
+
 def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkeypatch):
     path, problem = tmp_path / "own.duckdb", kernel.definition.problem()
     first = analyze(kernel, problem, GPU, path)

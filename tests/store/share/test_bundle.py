@@ -81,12 +81,6 @@ def test_bundle_omits_uuids_paths_and_names(own, tmp_path):
     assert {row["error"] for row in rows} == {None, "a.cu(3): error: b.h no"}
 
 
-def rows_of(file: Path) -> list[dict[str, object]]:
-    cursor = duckdb.execute(f"FROM read_parquet('{file}')")
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
 @pytest.mark.parametrize(
     ("selection", "measurements"),
     [

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -25,18 +24,6 @@ from kernrec.store.share.pull import take_new
 from kernrec.store.share.servers import WebServer, place_of
 from tests.helpers.command import environment
 from tests.helpers.sharing import Person, measurement, sessions
-
-
-@contextmanager
-def serving(handler: "type[StandIn]") -> Iterator[str]:
-    """Run a stand-in server inside this context, and yield its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.files = {}  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
 
 
 @contextmanager
@@ -59,39 +46,6 @@ def bucket(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     finally:
         server.kill()
         server.wait()
-
-
-class StandIn(BaseHTTPRequestHandler):
-    """Request handler that stores and returns files in memory."""
-
-    protocol_version = "HTTP/1.1"
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        """Stored objects by name."""
-        files: dict[str, bytes] = self.server.files  # type: ignore[attr-defined]
-        return files
-
-    @property
-    def name(self) -> str:
-        """Return the requested path."""
-        return unquote(urlsplit(self.path).path).strip("/")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-    def body(self) -> bytes:
-        """Return the body that the client sent."""
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def reply(self, status: int, content: bytes = b"", **headers: str) -> None:
-        """Send a response with this status and content."""
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
 
 
 SEGMENT = f"segments/{'0' * 64}.parquet"

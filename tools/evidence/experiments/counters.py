@@ -228,7 +228,8 @@ def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
             if metric in per_block:
                 x, y, z = (np.float64(per_block.get(f"{metric}.{axis}", 0.0)) for axis in AXES)
                 own = np.float64(32.0 * per_block[metric])
-                # As for predictions: DRAM is read for the rest of a sector only if the block does not read the tensor.
+                # Use the rule of the predictions: a partial write makes L2 read the rest of the sector from DRAM,
+                # unless the block reads the tensor anyway.
                 reads = f"touch.{name}.read" in per_block
                 stored = per_block.get(f"global.{name}.write_bytes", 0.0) if written and not reads else np.inf
                 footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written, stored_bytes=stored))

@@ -14,7 +14,6 @@ remaining recordings are applied to the held-out ones. The last tables compare w
 `kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +24,6 @@ from front import Table
 from evidence.cases import Cases, Files, held_out, read_cases
 from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.analytical.spread import REGIMES, SPREADS
-
-Quantities = Mapping[str, tuple[Parts, bool]]
-"""(Parts of an error, whether the error is of a ratio of two configs), keyed by the kind of shipped interval."""
 
 
 def run(

@@ -26,8 +26,8 @@ _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _SMALL_TILE = 3.0
-"""Time per row of tiles of 16 rows relative to larger tiles, in the bound at the sustained rate. Without such tiles,
-times for few tokens would be too long on GPUs that have little arithmetic for their bandwidth, such as the H20."""
+"""Slowdown per row of 16-row tiles compared with larger tiles. Only the bound at the sustained rate uses 16-row tiles:
+without them, few tokens would take too long on GPUs with little arithmetic for their bandwidth, such as the H20."""
 _CHAIN_CLK = 250.0
 """Clock cycles for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
