@@ -18,7 +18,7 @@ KILLS = int(os.environ.get("KERNREC_KILLS", "250" if DEEP else "2"))
 SEED = int(os.environ.get("KERNREC_KILLS_SEED", "1"))
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "strategy", ["all", pytest.param("refine", marks=pytest.mark.deep), pytest.param("genetic", marks=pytest.mark.deep)]
 )
@@ -29,7 +29,7 @@ def test_killed_collector_loses_no_row_and_repeats_only_its_open_blocks(tmp_path
     assert cost["rows"] >= (128 if strategy == "refine" else configs)  # no predictions: configs are sampled
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("command", ["merge", pytest.param("import", marks=pytest.mark.deep)])
 def test_killed_merge_or_import_adds_everything_or_nothing(command, tmp_path):
     counts = kill_add(tmp_path, command, KILLS, 3000 if DEEP else 200, SEED + 2)
@@ -41,7 +41,7 @@ def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path):
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kill", [kill_withdraw, kill_migration, pytest.param(kill_train, marks=pytest.mark.deep)])
 def test_killed_changes_lose_no_row_and_no_model(kill, tmp_path):
     counts = kill(tmp_path, KILLS, SEED)

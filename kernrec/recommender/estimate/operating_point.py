@@ -34,8 +34,8 @@ class Conditions(NamedTuple):
     """Conditions of a launch that change its cost, other than the operating point."""
 
     inputs: str = RANDOM
-    """Kind of input data, one of
-    `kernrec.model.analytical.power.INPUTS`. The data affect the power draw, and so the clock under a power limit."""
+    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data affect the power draw, and so the
+    clock under a power limit."""
     l2: str = COLD
     """State of L2 when the launch starts, one of `CACHES`."""
 

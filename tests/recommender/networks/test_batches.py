@@ -135,7 +135,7 @@ GPUS = (
 def drawn() -> list[tuple[str, str, int]]:
     """Return the same few random examples of a GPU, a network and a batch in each run."""
     draw = random.Random(43)
-    return [(draw.choice(all_gpus()).name, draw.choice(workloads()), draw.randint(1, LARGEST - 1)) for _ in range(12)]
+    return [(draw.choice(all_gpus()).name, draw.choice(workloads()), draw.randint(1, LARGEST - 1)) for _ in range(24)]
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
