@@ -28,9 +28,34 @@ from kernrec.kernel.spec import Tunable
 from kernrec.op import Problem, find_op
 from kernrec.util.engine import query
 from tests.helpers.depth import few_examples
-from tests.kernel.test_expression import INT64, INTEGER_TEXTS
 
 EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # this problem satisfies every constraint
+INT64 = st.one_of(st.integers(-8, 8), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 2**62]))
+
+
+def _texts(operators: list[str], functions: list[str]) -> st.SearchStrategy[str]:
+    def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pairs = st.tuples(inner, inner)
+        return st.one_of(
+            st.tuples(pairs, st.sampled_from(operators)).map(lambda t: f"({t[0][0]} {t[1]} {t[0][1]})"),
+            st.tuples(pairs, inner, st.sampled_from(["<", "<=", "==", "!=", ">", ">="])).map(
+                lambda t: f"({t[0][0]} {t[2]} {t[0][1]} <= {t[1]})"
+            ),
+            st.tuples(pairs, st.sampled_from(["and", "or"])).map(lambda t: f"({t[0][0]} {t[1]} {t[0][1]})"),
+            inner.map(lambda t: f"(not {t})"),
+            inner.map(lambda t: f"(-{t})"),
+            st.tuples(inner, pairs).map(lambda t: f"({t[1][0]} if {t[0]} else {t[1][1]})"),
+            st.tuples(inner, st.sampled_from(functions)).map(lambda t: f"{t[1]}({t[0]})"),
+            st.tuples(pairs, st.sampled_from(["min", "max", "ceil_div"])).map(
+                lambda t: f"{t[1]}({t[0][0]}, {t[0][1]})"
+            ),
+        )
+
+    leaves = st.one_of(st.sampled_from("abc"), st.integers(0, 40).map(str))
+    return st.recursive(leaves, grow, max_leaves=12)
+
+
+INTEGER_TEXTS = _texts(["+", "-", "*", "//", "%", "**"], ["abs", "log2", "power_of_two", "magic_mul", "magic_shift"])
 
 
 @pytest.fixture(scope="module")
