@@ -139,7 +139,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of configs, (C,) each, with predicted energies if necessary."""
+        """Return (log costs, half-widths of their intervals) of configs, (C,) each, predicted where not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

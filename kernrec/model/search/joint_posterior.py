@@ -89,7 +89,7 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections, (C, F), with the same columns for all problems; None to learn none."""
+    """Inputs of the trees that learn corrections, (C, F), with the same columns for all problems, or None."""
 
 
 @dataclass(frozen=True)
