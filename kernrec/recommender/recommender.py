@@ -1,7 +1,4 @@
-"""Define the `Recommender`, which every command uses to rank, explain or order configs.
-
-    request -> problem, GPU, static tables -> candidate set -> selection -> recommendations
-"""
+"""Define the `Recommender`, which every command uses to rank, explain or order configs."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
