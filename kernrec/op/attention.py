@@ -92,7 +92,7 @@ def _element_types(d: Names) -> dict[str, str]:
 def _values(d: Names) -> dict[str, Normal]:
     """Return mean and standard deviation of inputs that are not standard normal.
 
-    A few keys dominate, as in trained networks, so that a kernel that mixes up keys gives a wrong result.
+    The large spread of q makes a few keys dominate, as in trained networks.
     """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
