@@ -68,7 +68,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
     version of the text tries its own newest version.
 
     Raises:
-        CompileError: The assembler refuses the PTX.
+        CompileError: the assembler refuses the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)

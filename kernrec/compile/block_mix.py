@@ -105,13 +105,7 @@ class MachineLowering:
     """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble and disassemble the kernel.
-
-        Args:
-            ptx: PTX text of the kernel.
-            sm: Compute capability, such as 89.
-            entry: Name of the kernel.
-        """
+        """Assemble and disassemble the kernel."""
         self._code = (machine_code(ptx, sm) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 

@@ -197,11 +197,10 @@ def compile_source(
     """Compile CUDA C++, or assemble PTX if `name` ends with `.ptx`.
 
     Args:
-        source, sm, defines, name: As in `CompileJob`.
-        cache: Cache for the result; by default, the user's.
+        source, sm, defines, name: as in `CompileJob`.
 
     Raises:
-        CompileError: The compiler refuses the source. The message is the compiler's first error.
+        CompileError: the compiler refuses the source.
         NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())

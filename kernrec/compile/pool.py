@@ -56,7 +56,6 @@ def compile_many(
         jobs: jobs, consumed as workers become free.
         processes: number of worker processes, by default one per CPU. None starts if all results are cached.
         timeout_s: limit of one job in seconds: processor time on Linux, elapsed time elsewhere.
-        cache: cache of results, by default the user's.
 
     Yields:
         Each job with its result: a `CompileError` if it does not compile, takes too long or kills its process.
@@ -318,7 +317,6 @@ class Processors:
 
         Args:
             count: maximum number of working processes.
-            compiling: processes for compilation.
         """
         self.count = count
         self._context: ForkContext | SpawnContext | None = None

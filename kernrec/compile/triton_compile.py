@@ -111,7 +111,7 @@ def with_dynamic_shared(ptx: str) -> str:
     """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
-        CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.
+        CompileError: a launch needs more than the function's own arguments. Only the emulator provides these.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -293,12 +293,7 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of a Triton compiler error with its source line.
-
-    Args:
-        error: A `CompilationError`.
-        source: Text of the file.
-    """
+    """Return the last line of a Triton compiler error with its source line."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error.__cause__, CompilationError):

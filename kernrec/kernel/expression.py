@@ -99,10 +99,8 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value of an expression that must be an integer of at least `least`.
-
-        Raises:
-            UsageError: the value is anything else. The message starts with `place`.
+        """Return the value of an expression that must be an integer of at least `least`. Raise `UsageError` if the
+        value is anything else.
         """
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
@@ -134,10 +132,8 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. Equal texts return the same object, so results can be cached by identity.
-
-    Raises:
-        UsageError: the text is not an expression. The message states the column and the reason.
+    """Parse an expression. Equal texts return the same object, so results can be cached by identity. Raise `UsageError`
+    if the text is not an expression.
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")

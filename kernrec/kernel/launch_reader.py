@@ -34,10 +34,8 @@ class LaunchReader:
         """Create a reader.
 
         Args:
-            source: source of the kernel.
             names: names in expressions.
             static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
-            dims: dimensions of the op.
             pointers: tensors and workspaces.
             images: tensors that are read through textures or surfaces.
         """

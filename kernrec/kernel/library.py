@@ -52,10 +52,8 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with a name. Case, blanks, `-` and `_` are ignored.
-
-    Raises:
-        UsageError: there is no such kernel. The message suggests similar names.
+    """Return the kernel with a name. Case, blanks, `-` and `_` are ignored. Raise `UsageError` if there is no such
+    kernel.
     """
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:

@@ -44,7 +44,7 @@ class Space:
     Each row is one config, in lexicographic order of the tunables' values in the spec.
 
     Raises:
-        UsageError: The kernel does not support the dtype, the layout or the architecture.
+        UsageError: the kernel does not support the dtype, the layout or the architecture.
     """
 
     @classmethod

@@ -25,7 +25,6 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """Return the kernel of a spec file, with the source that the spec names in the same folder.
 
     Args:
-        path: the `kernel.toml`.
         data: content of the file, if already parsed.
 
     Raises:

@@ -185,7 +185,6 @@ def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigLis
     """Read the `[configs]` table of the spec `top`, or return None.
 
     Args:
-        top: the spec.
         values: values of each tunable.
 
     Raises:

@@ -92,8 +92,6 @@ def triton_function(
     """Read the `[triton]` table of a spec, or return None if the source is not Python.
 
     Args:
-        top: the spec.
-        source_name: file name of the source.
         launches: function and number of arguments of each launch.
         names: names in expressions.
 

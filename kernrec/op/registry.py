@@ -84,7 +84,6 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
     """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`.
 
     Args:
-        key: the key.
         own: op of a kernel's spec, which takes precedence over a registered op of its name.
 
     Raises:

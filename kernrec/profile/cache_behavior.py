@@ -191,8 +191,6 @@ def wave_metrics(
     neighboring blocks share few reads.
 
     Args:
-        module: PTX of the kernel.
-        launch: the launch.
         budget: maximum number of PTX instructions of a block.
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
         busy: number of blocks that have work, from the start of the grid, or None for all.

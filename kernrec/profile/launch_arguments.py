@@ -267,7 +267,6 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
     Args:
         descriptions: descriptions in the order of the parameters.
-        seed: seed of random values.
 
     Raises:
         UsageError: a description cannot be read, or a file cannot be loaded.

@@ -111,9 +111,6 @@ class LaunchProfile:
         """Return the database row of this profile.
 
         Args:
-            kernel: the kernel.
-            sm: compute capability.
-            variant_key: key of the variant.
             variant: values of the variant's tunables.
         """
         resources = self.resources

@@ -41,8 +41,6 @@ def profile_configs(
 
     Args:
         kernel: kernel that is profiled by emulating a sample of its blocks.
-        configs: configs to profile.
-        target: problem and architecture.
         processors: processors, or a number of processes on this machine.
 
     Yields:

@@ -157,15 +157,11 @@ def profile_by_sampling(
     """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
 
     Args:
-        kernel: the kernel.
-        config: the config.
-        target: problem and architecture.
-        compiled: compiled code.
         tensors: tensors of the problem, to which blocks may write. Their values are zero unless an address or a branch
             depends on data.
 
     Raises:
-        KernrecError: a block cannot be emulated. The message names kernel and config.
+        KernrecError: a block cannot be emulated.
     """
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
@@ -310,7 +306,6 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
     """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
 
     Args:
-        emulation: emulation of the launch.
         runs: executions of each basic block by each warp; (basic blocks, warps).
         clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
     """

@@ -125,7 +125,6 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     Args:
         data: features and targets of N rows.
         groups: group of each row, (N,). Cross-validation holds out whole groups.
-        settings: settings for growing trees.
     """
     # Make idle OpenMP threads sleep instead of occupying their CPU cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

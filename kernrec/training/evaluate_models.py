@@ -86,9 +86,7 @@ def evaluate(
     Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 
     Args:
-        request: selection of the measurements.
         split: kind of group that is held out, one of `held_out_predictions.SPLITS`.
-        settings: settings for growing trees.
         progress: function that receives a sentence for each fold.
 
     Raises:

@@ -107,7 +107,6 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     recording.
 
     Args:
-        request: selection of the measurements.
         calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
             predictions, False fits or evaluates calibrations.
 
@@ -184,7 +183,6 @@ def _read_rows(
     """Read measured rows whose columns have the `wanted` values (None: any).
 
     Args:
-        databases: databases to read.
         op: op to read, or None for all.
         wanted: value of each column.
         left_out: receives the number of unused rows by reason.

@@ -214,7 +214,6 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     Without Landlock, the function runs without restrictions.
 
     Args:
-        work: the function.
         readable: files and folders that it can read.
         writable: files and folders that it can read and write.
     """

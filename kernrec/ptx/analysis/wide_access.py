@@ -304,7 +304,6 @@ def _combines(ins: Instruction, uniform: bool, is_read: bool) -> bool:
     """Return whether the assembler combines the atomic operations of a warp on one address.
 
     Args:
-        ins: atomic operation.
         uniform: whether all lanes use the same operand.
         is_read: whether an instruction reads the old value that the operation returns.
     """

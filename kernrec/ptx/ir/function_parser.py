@@ -205,7 +205,6 @@ class FunctionParser:
         """Parse the first statement of a text and return the remaining text, or None if the statement is incomplete.
 
         Args:
-            text: the text.
             number: number of the line at which the text starts.
         """
         if text[0] == "{":

@@ -125,7 +125,6 @@ class _Inliner:
         """Append comparisons of a function pointer with each possible function, and calls of these functions.
 
         Args:
-            ins: call through the pointer.
             pointer: register with the function's address.
             passed: variables that receive the results, and variables with the arguments.
             callers: functions that are being inlined.

@@ -138,9 +138,6 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     """Assign addresses to the variables of a kernel, and pack the arguments of a launch.
 
     Args:
-        module: the module.
-        function: kernel of the launch.
-        launch: the launch.
         guarded: whether to leave unused bytes between arrays in shared memory, to detect accesses beyond an array.
 
     Raises:
@@ -250,13 +247,12 @@ def pack_arguments(
     """Return the content of the parameter space, and add the offset of each parameter to `symbols`.
 
     Args:
-        function: The kernel.
-        arguments: As in `KernelLaunch.arguments`.
-        addresses: Addresses of buffers and handles of images, keyed by name.
-        symbols: Dictionary that receives the offset of each parameter in bytes.
+        arguments: as in `KernelLaunch.arguments`.
+        addresses: addresses of buffers and handles of images, keyed by name.
+        symbols: dictionary that receives the offset of each parameter in bytes.
 
     Raises:
-        UsageError: The arguments do not fit the kernel.
+        UsageError: the arguments do not fit the kernel.
     """
     kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
