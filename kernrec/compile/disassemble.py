@@ -35,7 +35,6 @@ class MachineInstruction:
     """Line of the PTX, counted from 1, or 0 if unknown."""
     opcode: str
     modifiers: tuple[str, ...]
-    """Modifiers in order, such as `E` and `128`."""
     operands: str
 
     @property

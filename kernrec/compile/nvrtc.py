@@ -159,9 +159,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
 
 
 def compiler() -> str:
-    """Return the name and version of the compiler, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is not
-    installed.
-    """
+    """Return the compiler's name and version, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is missing."""
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 

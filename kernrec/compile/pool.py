@@ -163,7 +163,6 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        """Jobs without a result, in order."""
         self._together = False
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
@@ -259,9 +258,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds, or its elapsed time if this is not Linux. An ended process has
-    infinity.
-    """
+    """Return the processor time (outside Linux: elapsed time) of a process in seconds. Infinity: it has ended."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:

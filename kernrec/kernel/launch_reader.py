@@ -197,8 +197,8 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return the constraints from CUDA's limits for any launch (CUDA C++ Programming Guide, "Technical Specifications
-    per Compute Capability").
+    """Return CUDA's limits as constraints (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    Capability").
     """
     x, y, z = (extent.text for extent in launch.grid)
     rules = [

@@ -38,9 +38,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Create a `Kernel` from a parsed spec (such as `Kernel.spec`) and its source. Error messages begin with
-    `place`.
-    """
+    """Create a `Kernel` from a spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 

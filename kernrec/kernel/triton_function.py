@@ -35,7 +35,6 @@ SPECIALIZED = 16
 """Divisor for which Triton specializes arguments."""
 
 _ITEM = "{name}__{index}"
-"""Name of an item of a tuple argument."""
 
 SCRATCH = 2
 """Pointers that Triton passes after the function's arguments: scratch memory, the profiler's scratch memory."""

@@ -167,9 +167,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return what Triton passes for a tensor descriptor without a tensor map: the pointer, then shape and strides
-    twice.
-    """
+    """Return Triton's arguments for a descriptor without a tensor map: pointer, shape, strides, shape, strides."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

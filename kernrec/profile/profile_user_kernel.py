@@ -199,9 +199,7 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the tensors of the target's problem. Configs of one process share them and may see each other's
-    outputs.
-    """
+    """Return the tensors of the target's problem, which all configs of one process share."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

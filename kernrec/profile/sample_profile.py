@@ -142,9 +142,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block per level of work in a one-dimensional grid. The middle block is from the level with the most
-    work.
-    """
+    """Choose one block per level of work in a one-dimensional grid, first from the level with the most work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)

@@ -69,9 +69,7 @@ class Evaluation:
     parts: int
     """Number of problems, GPUs or kernels that can be held out."""
     scores: list[MethodScore]
-    """Scores of each method and quantity."""
     problems: list[HeldOutProblem]
-    """Scored problems, with measurements and predictions."""
     notes: list[str]
 
 

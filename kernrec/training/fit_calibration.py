@@ -185,9 +185,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy of the rows in `powered` as fractions of the measured energy,
-        (rows, 3).
-        """
+        """Return static, core and DRAM energy of the rows in `powered` / measured energy, (rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power

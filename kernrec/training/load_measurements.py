@@ -272,9 +272,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return a single-kernel model's corrections of the logarithmic predictions, keyed by head, or nothing without
-        a model.
-        """
+        """Return the terms that a single-kernel model adds to log predictions, keyed by head; none without a model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}

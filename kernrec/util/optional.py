@@ -26,9 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that libraries are installed, before long work that would import them later. Raise `KernrecError` if a
-    library is not installed.
-    """
+    """Raise `KernrecError` if a library is missing, before long work that would import it later."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise _not_installed(module, purpose, extra)

@@ -179,9 +179,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block. Yield the number of PTX instructions in each part, and the part's machine instructions by
-    class.
-    """
+    """Split a basic block. Yield each part's number of PTX instructions, and machine instructions by class."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -145,9 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Return the launch in the engine. `merged` contains the basic blocks that belong to the previous block's
-        machine code.
-        """
+        """Return the launch in the engine. The blocks in `merged` belong to the previous block's machine code."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True

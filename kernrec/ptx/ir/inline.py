@@ -41,7 +41,6 @@ class _Body:
 
     function: Function
     names: dict[str, str]
-    """New name of each variable, parameter and label."""
     suffix: str
     """Suffix of the new names of registers."""
     callers: tuple[str, ...]
