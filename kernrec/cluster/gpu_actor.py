@@ -21,7 +21,7 @@ from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.plan import PlannedProblem, Visit
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
@@ -144,12 +144,11 @@ class GpuActor:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             [],
             self._records,
-            device.settings(new_session(), request.campaign_effort, budget, request.seed),
+            device.settings(request, CampaignBudget(request.budget.seconds)),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
         )

@@ -17,7 +17,7 @@ from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, recorded_device
 from kernrec.measure.problems import planned_on
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import Knowledge, subject_on
@@ -196,7 +196,7 @@ class _LocalRun:
             WorkerClient(device.opening, self._stopping),
             problems,
             self._journal,
-            device.settings(new_session(), request.campaign_effort, request.budget, request.seed),
+            device.settings(request, request.budget),
             CampaignHooks(partial(device.earlier, request.database), self._stopping, report, self._store),
             device.compile_queue(),
         )

@@ -206,7 +206,7 @@ class BuiltKernel:
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
         expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
         for array, tensor in zip(readable, expected, strict=True):
-            self._readers[type(array)].address(array, tensor, max(device, self._least_device(driver)))
+            self._readers[type(array)].address(array, tensor, max(device, min(driver.current_device(), 0)))
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
                 call = self._prepared[device, problem] = self._prepare(driver, device, problem)
@@ -220,10 +220,6 @@ class BuiltKernel:
             self._prepared = {(device, problem): call}
         self._calls[keys] = call
         return readable, call, list(addresses)
-
-    @staticmethod
-    def _least_device(driver: Driver) -> int:
-        return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
         sm, gpu = driver.sm(device), self.target.gpu

@@ -111,13 +111,12 @@ class DatabaseQueries:
             measurements.append(Measurement.from_columns(row))
         return measurements
 
-    def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
+    def kernels(self) -> list[tuple[str, str, str, str | None]]:
         """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
         kernels, and empty if nobody signed."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
-            "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
-            [name],
+            "FROM db.kernel ORDER BY rowid DESC"
         )
 
     def session_rows(
@@ -133,16 +132,15 @@ class DatabaseQueries:
         rows = self.query(query, [gpu, kernel, session])
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
-    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
+    def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
         """Return the measured costs and the failures of configs on a GPU.
 
         Args:
             problems: Keys of the problems.
-            title: Name of the database, to show in answers.
             signed: Whether this is the database of pulled rows, whose signers are read, too.
         """
         with one_line(self.path):
-            return read_log(self._connection, gpu, problems, title, signed)
+            return read_log(self._connection, gpu, problems, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)

@@ -63,10 +63,8 @@ class RecordedBaseline:
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
     """Return the published times of backends for exactly this problem and GPU, fastest first. Raise `KernrecError` if a
     shipped file is damaged."""
-    if not has_recorded(problem.op, gpu):
-        return ()
-    (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
-    baselines = [_baseline(table, row, gpu) for _, number, _, row in rows if number == items]
+    items, rows = rows_beside(problem, gpu)
+    baselines = [recorded_baseline(problem.op, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
@@ -95,10 +93,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
     """Return the recording with a row number from `rows_beside`."""
-    return _baseline(_table(op), row, gpu)
-
-
-def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
+    table = _table(op)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
     return RecordedBaseline(

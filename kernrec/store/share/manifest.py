@@ -153,7 +153,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
             tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
@@ -187,7 +187,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
                 ]
                 for session in sessions
             },
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
@@ -242,8 +242,8 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
     return _checked(document[name], pattern, name)
 
 
-def _moment(document: Mapping[str, Any], name: str) -> str:
-    text = _matching(document, name, _TIME)
+def _created_at(document: Mapping[str, Any]) -> str:
+    text = _matching(document, "created_at", _TIME)
     datetime.fromisoformat(text)
     return text
 

@@ -53,8 +53,8 @@ class Place(Protocol):
         """Write the local file `source` to the store atomically. Replace an existing file only if `stays(name)` is
         False."""
 
-    def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of files that begin with `under`, except names that `checked_name` refuses."""
+    def names(self) -> list[str]:
+        """Return the sorted names of all files, except names that `checked_name` refuses."""
 
 
 def checked_name(name: str) -> str:
@@ -64,13 +64,13 @@ def checked_name(name: str) -> str:
     return name
 
 
-def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return the sorted names that begin with `under`, except names that `checked_name` refuses.
+def bundle_names(names: Iterable[str]) -> list[str]:
+    """Return the sorted names, except names that `checked_name` refuses.
 
     Raises:
         UsageError: There are more names than a place may have.
     """
-    chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+    chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
     return chosen
@@ -104,12 +104,12 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, source.read_bytes(), shared=True)
 
-    def names(self, under: str = "") -> list[str]:
+    def names(self) -> list[str]:
         with file_errors(self.path, "listed"):
             files = list(files_below(self.path))
         if linked := next((path for path in files if path.is_dir()), None):
             raise UsageError(f"{linked} is a link to a folder; put the folder itself there")
-        return bundle_names((path.relative_to(self.path).as_posix() for path in files), under)
+        return bundle_names(path.relative_to(self.path).as_posix() for path in files)
 
 
 class ZipFile:
@@ -146,8 +146,8 @@ class ZipFile:
             if name not in archive.namelist():
                 archive.writestr(entry, source.read_bytes())
 
-    def names(self, under: str = "") -> list[str]:
-        return bundle_names(self._opened().namelist(), under)
+    def names(self) -> list[str]:
+        return bundle_names(self._opened().namelist())
 
     def _opened(self) -> zipfile.ZipFile:
         if self._archive is None:
