@@ -93,8 +93,7 @@ class Answer:
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs, which is no
-    error."""
+    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
@@ -190,8 +189,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the received kernels of a problem by this process's own equal `Kernel` objects, which hold cached
-    results."""
+    """Replace the received kernels of a problem by this process's equal `Kernel` objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

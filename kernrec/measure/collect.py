@@ -1,5 +1,4 @@
-"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to
-stop."""
+"""Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,8 +92,7 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). Without limits or clocks, the GPU keeps
-    its own."""
+    """Return every combination of a power limit (W) and a clock (Hz). If one is empty, the GPU keeps its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 

@@ -42,8 +42,7 @@ class GpuCoverage:
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Layers of the standard workloads, keyed by op. A layer is a tuple of problems that differ only in dtype (f16 or
-bf16)."""
+"""Layers of the standard workloads, keyed by op. A layer is a tuple of problems that differ only in dtype."""
 
 
 def _standard_layers() -> _Layers:

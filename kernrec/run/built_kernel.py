@@ -163,15 +163,14 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op if PyTorch is loaded. PyTorch cannot register an op while its compiler traces the
-        program."""
+        """Register the custom op if PyTorch is loaded. PyTorch cannot register it while tracing a program."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array itself if a reader supports its type, otherwise a view of the array."""
+        """Return the array, or a view of it if no reader supports its type."""
         if type(array) in self._readers:
             return array
         self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
@@ -191,8 +190,7 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses of the
-        inputs).
+        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses of the inputs).
 
         If `out` is given, its address is the last.
         """

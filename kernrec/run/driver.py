@@ -30,8 +30,7 @@ class Driver:
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
         self.launch: Callable[..., Any] = driver.launchKernel
-        """Launches a kernel. Its parameters are: function, grid x, y, z, block x, y, z, bytes of shared memory, stream,
-        packed arguments, 0."""
+        """Launches a kernel: (function, grid x, y, z, block x, y, z, shared memory in bytes, stream, arguments, 0)."""
         self.current_device: Callable[[], int] = runtime.getDevice
         """Returns the number of the current device."""
 

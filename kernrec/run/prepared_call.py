@@ -36,8 +36,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on one problem. All calls write to the same packed arguments, so callers must hold a lock
-    while they queue launches."""
+    """Launches of a variant on one problem. They share packed arguments, so hold a lock while queueing them."""
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0

@@ -203,8 +203,7 @@ def wrong_keys(
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first column is the key. Columns without any value
-            may be missing.
+        kinds: SQL types of the columns, keyed by column name. The first is the key. Empty columns may be missing.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

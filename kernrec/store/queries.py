@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads. Every method raises a one-line `UsageError` with the file's name if the
-    database cannot be read."""
+    """The part of `Database` that reads. Methods raise a one-line `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -40,8 +39,7 @@ class DatabaseQueries:
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the result of a query in a temporary table of this connection, and replace an earlier table of this
-        name.
+        """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
@@ -56,8 +54,7 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the result of a query to Parquet files of at most `most` rows. Return (path, number of rows) for each
-        file."""
+        """Write a query's result to Parquet files of at most `most` rows. Return each (path, number of rows)."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")

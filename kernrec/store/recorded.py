@@ -61,8 +61,8 @@ class RecordedBaseline:
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for exactly this problem and GPU, fastest first. Raise `KernrecError` if a
-    shipped file is damaged."""
+    """Return the published times of backends for this problem and GPU, fastest first. Damaged files raise
+    `KernrecError`."""
     items, rows = rows_beside(problem, gpu)
     baselines = [recorded_baseline(problem.op, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
@@ -106,8 +106,7 @@ def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return the description of each op's Parquet file, keyed by op. Its keys are `rows`, `gpus`, `sources`, `left_out`
-    and `sha256`."""
+    """Return the `rows`, `gpus`, `sources`, `left_out` and `sha256` of each op's Parquet file, keyed by op."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -137,8 +136,8 @@ def _row_keys(
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
     """Return (hash of the GPU and of the problem without its item count, item count). The count is 0 if no dimension
-    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to every key
-    anyway."""
+    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to all
+    keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1

@@ -1,7 +1,6 @@
 """Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
 
-The analytical model or a trained model ranks the configs. During the campaign, a search updates the ranking from
-measurements.
+The analytical model or a trained model ranks the configs. A search updates the ranking from measurements.
 """
 
 import math
@@ -197,8 +196,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Return predictions in seconds, shape (tasks,), with estimates for missing predictions (NaN). Return None if all
-    are missing."""
+    """Estimate missing predictions (NaN) in seconds, shape (tasks,). Return None if all are missing."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -216,8 +214,7 @@ def _ranked_tasks(
 
     Ranked configs are pairs (predicted seconds, task) for the kernel `only`, or for all kernels that compute the
     problem, fastest first. Configs without a prediction (NaN) are last, in random order. `baseline` is the config whose
-    output is the expected result: the first runnable config, preferably with a profile. It is None if an op or a spec
-    defines the result.
+    output is the expected result: the first runnable config, preferably with a profile. It may be None.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -269,8 +266,7 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already. Only a cluster uses them, because a local campaign reads the
-    database."""
+    """Measurements of the batch that exist already, for a cluster. A local campaign reads them from the database."""
 
 
 class Chooser:
@@ -290,8 +286,7 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit for a GPU, or None if nothing is left to measure or the choice must wait for another
-        visit.
+        """Return the next visit for a GPU, or None if nothing is left to measure or another visit must end first.
 
         Args:
             gpu: Name of the GPU that will make the visit.

@@ -181,8 +181,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors that a launch reads and overwrites, in the first copy of the
-        buffers."""
+        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -198,8 +197,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a checked launch: fill outputs and workspaces with a byte that reveals unwritten
-        elements."""
+        """Queue the preparation of a checked launch: fill outputs and workspaces so that unwritten elements show."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -222,8 +220,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy of the tensors. After a wrong result, restore all
-        tensors."""
+        """Return the error of the worst output in the first copy. If it is wrong, restore all tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [

@@ -277,7 +277,6 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a cached CUDA graph of `launches` launches, which use the copies of the buffers in turn."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

@@ -295,7 +295,6 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether the GPU reports instantaneous power instead of only a mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:

@@ -16,8 +16,7 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum number of unpacked bytes per byte of a zip file. The files in it are stored uncompressed, and Parquet files
-can hardly be compressed."""
+"""Maximum number of unpacked bytes per byte of a zip file, whose files are uncompressed Parquet files."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,7 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, no row
-    is added.
+    """Add the rows of a bundle to the database at `path`, or none if an error occurs. Return the number of new rows.
 
     A row that differs from a stored row only in private columns is the same measurement, so it is not added.
     Withdrawals in a bundle of kernrec 0.1 are ignored.

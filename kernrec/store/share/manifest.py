@@ -117,8 +117,7 @@ class Withdrawal:
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place: `<gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's
-    hash>.zip`.
+    """Return the name of a bundle in a place (`kernrec.store.share`).
 
     Args:
         manifest: Manifest of the bundle.
@@ -212,8 +211,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the list under `name` in a document. Raise `ValueError` if it is not a list or has more than `most`
-    values."""
+    """Return the list under `name` in a document. Raise `ValueError` for any other or a longer value."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

@@ -24,8 +24,7 @@ from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Se
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may contain private values. Rows that differ only in these columns are the same
-measurement."""
+"""Columns of `measurement` that may contain private values and do not distinguish measurements."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """Matches the folders of an absolute path, but not the last part."""
@@ -115,8 +114,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the part of an SQL query from `FROM` on. Its `SELECT` may use the columns of `measurement`, and
-        `op`."""
+        """Return the part of an SQL query from `FROM` on, for a `SELECT` of columns of `measurement`, and of `op`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -192,8 +190,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the SQL queries for the rows that leave the machine, keyed by table name, each sorted by the rows'
-    keys."""
+    """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"

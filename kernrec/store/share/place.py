@@ -50,8 +50,7 @@ class Place(Protocol):
         """
 
     def write(self, name: str, source: Path) -> None:
-        """Write the local file `source` to the store atomically. Replace an existing file only if `stays(name)` is
-        False."""
+        """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
 
     def names(self) -> list[str]:
         """Return the sorted names of all files, except names that `checked_name` refuses."""
@@ -161,8 +160,7 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file with a limited size of each read, because an untrusted zip file can state any length for its list of
-    files."""
+    """A file with a limited size of each read, because an untrusted zip file can state any length."""
 
     def read(self, size: int | None = -1) -> bytes:
         piece = b""
@@ -174,8 +172,7 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in its direct subfolders. Links to folders are not followed, because they could
-    lead anywhere."""
+    """Yield the files in a folder and in its direct subfolders, without following links to folders."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path

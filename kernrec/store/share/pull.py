@@ -1,7 +1,6 @@
 """Pull bundles of rows from a place if a trusted key signed them, and check their rows like all untrusted rows.
 
-A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only a withdrawal by their signer
-removes them.
+A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only their signer can withdraw them.
 """
 
 import hashlib
@@ -113,8 +112,7 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    For each unknown key, read only one bundle. Only count other bundles whose names contain the first digits of the
-    key.
+    For each unknown key, read only one bundle. Only count other bundles with the first digits of the key.
     """
     if any(map(_is_old, new)):
         report.notes.append(
@@ -148,7 +146,6 @@ def _bundles(
 
 
 def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
-    """Group bundles, in order, into batches of at most `BATCH_BYTES`. A larger bundle is a batch of its own."""
     batch: list[tuple[str, Bundle]] = []
     size = 0
     for name, bundle in bundles:

@@ -161,8 +161,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return (public key, number of bundles, number of measurements, licenses, first day, last day) for each signer of
-    pulled bundles."""
+    """Return (public key, bundles, measurements, licenses, first day, last day) for each signer of pulled bundles."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"

@@ -82,8 +82,7 @@ def withdraw_there(
         place: Place to which the measurements were pushed.
         condition, reason, agree: See `withdraw_here`.
         signer: Signer with the user's key.
-        own: Path of the user's database, in which to withdraw the same measurements. If None, withdraw only at the
-            place.
+        own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
         UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
@@ -116,8 +115,7 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the database of pulled rows. The caller must hold the lock
-    `working_on`.
+    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
 
     Args:
         place: Place to write to.
@@ -232,7 +230,6 @@ def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> 
     """Write Parquet files with the session and the `likeness_key` of measurements, and return the files.
 
     Args:
-        database: Database to read.
         rest: SQL text after `FROM db.measurement`.
         folder: Folder for the files.
         more: Additional columns, each preceded by a comma.
