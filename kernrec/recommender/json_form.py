@@ -59,8 +59,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain values for JSON: a GPU or kernel to its name, a problem to its key, a network to its
-    title, a record to its `as_dict`."""
+    """Convert a value to JSON: a GPU or kernel to its name, a problem to its key, a record to its `as_dict`."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):

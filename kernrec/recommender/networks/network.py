@@ -178,8 +178,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of a layer's fastest config, config of lowest energy and config of the occupancy
-    heuristic, keyed by the name of their total."""
+    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

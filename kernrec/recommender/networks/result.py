@@ -168,8 +168,7 @@ def value_of(objective: Objective, costs: Costs) -> float:
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals. The mixture uses kernrec where it is worth it and a backend elsewhere. The total of a backend has
-the name of the backend, such as `vLLM today`."""
+"""Names of totals: the occupancy heuristic's, and kernrec where it is worth it with a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -237,8 +236,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. The backend's total has
-rank 0."""
+"""Rank of each total, of which only the lowest is shown if costs are equal. The backend's total has rank 0."""
 
 
 @dataclass(frozen=True)
@@ -334,8 +332,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return (name, fraction of the network's time) of the `most` longest layers. All-reduces count as one
-        layer."""
+        """Return (name, fraction of the network's time) of the longest layers. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
