@@ -49,10 +49,8 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that a PTX module can be compiled for the compute capability `sm`.
-
-    Raises:
-        UsageError: the module's PTX ISA version is too new, or its target is a newer architecture.
+    """Check that a PTX module can be compiled for the compute capability `sm`. Raise `UsageError` if the module's PTX
+    ISA version is too new, or its target is a newer architecture.
     """
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
@@ -106,10 +104,8 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`.
-
-    Raises:
-        CompileError: the assembler exceeds its time limit.
+    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`. Raise `CompileError` if the
+    assembler exceeds its time limit.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

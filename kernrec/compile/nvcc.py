@@ -125,11 +125,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def required_nvcc() -> Path:
-    """Return the path of nvcc.
-
-    Raises:
-        NoCompilerError: nvcc is missing.
-    """
+    """Return the path of nvcc. Raise `NoCompilerError` if nvcc is missing."""
     if (path := find_nvcc()) is None:
         missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
         raise NoCompilerError(

@@ -50,11 +50,7 @@ class Library:
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
-        """Load the library.
-
-        Raises:
-            OSError: loading fails.
-        """
+        """Load the library. Raise `OSError` if loading fails."""
         self._library = ctypes.CDLL(str(file))
         # Load NVRTC's builtins now, because a later compilation may not be allowed to open libraries.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
@@ -115,11 +111,7 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 
 
 def nvrtc_library() -> Library | ModuleType:
-    """Return NVRTC.
-
-    Raises:
-        ImportError: neither its wheel nor CuPy is installed.
-    """
+    """Return NVRTC. Raise `ImportError` if neither its wheel nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
     if len(files) == 1:  # CuPy selects the version for which it was built.
         try:
@@ -167,10 +159,8 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
 
 
 def compiler() -> str:
-    """Return the name and version of the compiler, such as `nvrtc 13.5`.
-
-    Raises:
-        NoCompilerError: NVRTC is not installed.
+    """Return the name and version of the compiler, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is not
+    installed.
     """
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"

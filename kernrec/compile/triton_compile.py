@@ -121,10 +121,8 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what Triton's launcher passes besides the function's own arguments, or None.
-
-    Raises:
-        CompileError: kernrec cannot pass what the launcher passes.
+    """Return what Triton's launcher passes besides the function's own arguments, or None. Raise `CompileError` if
+    kernrec cannot pass what the launcher passes.
     """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")

@@ -98,10 +98,8 @@ class _Text:
 
 
 def jit_function(module: ModuleType, name: str) -> Any:
-    """Return the `@triton.jit` function that a module calls `name`, without further decorators.
-
-    Raises:
-        CompileError: the module has no such function, or the function lacks `@triton.jit`.
+    """Return the `@triton.jit` function that a module calls `name`, without further decorators. Raise `CompileError` if
+    the module has no such function, or the function lacks `@triton.jit`.
     """
     from triton.runtime.jit import JITFunction
 

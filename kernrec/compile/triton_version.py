@@ -26,10 +26,8 @@ _INTERFACES = (
 
 @once
 def triton_compiler() -> str:
-    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`.
-
-    Raises:
-        NoCompilerError: Triton is not installed.
+    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`. Raise `NoCompilerError` if
+    Triton is not installed.
     """
     from importlib.metadata import version
 
@@ -94,10 +92,8 @@ def untested_version() -> str | None:
 
 @once
 def check_interfaces() -> str:
-    """Import Triton and return `triton_compiler()`.
-
-    Raises:
-        NoCompilerError: Triton lacks an interface that kernrec uses, as a newer release may.
+    """Import Triton and return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec
+    uses, as a newer release may.
     """
     compiler = triton_compiler()
     for place in _INTERFACES:

@@ -222,10 +222,8 @@ class PackedArguments:
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch, with null addresses until `set_address` is called.
-
-        Raises:
-            KernrecError: an argument is a texture, or a structure with pointers.
+        """Pack the arguments of a bound launch, with null addresses until `set_address` is called. Raise `KernrecError`
+        if an argument is a texture, or a structure with pointers.
         """
         values: list[Any] = []
         names: list[str | None] = []

@@ -95,11 +95,7 @@ class DeviceCode:
 
 @lru_cache(maxsize=32)
 def parsed(text: str) -> "Node":
-    """Return the root of the syntax tree of CUDA C++.
-
-    Raises:
-        KernrecError: tree-sitter is not installed.
-    """
+    """Return the root of the syntax tree of CUDA C++. Raise `KernrecError` if tree-sitter is not installed."""
     try:
         import tree_sitter
         import tree_sitter_cuda

@@ -100,10 +100,8 @@ def kernels_for(
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels of an op for a dtype and layout on the architecture `sm`.
-
-    Raises:
-        NoSuchKernelError: there is no such kernel.
+    """Return the kernels of an op for a dtype and layout on the architecture `sm`. Raise `NoSuchKernelError` if there
+    is no such kernel.
     """
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
@@ -116,9 +114,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
     """Return the CUDA C++ kernels that compute a problem on the architecture `sm`, including kernels of equivalent ops.
-
-    Raises:
-        NoSuchKernelError: there is no such kernel.
+    Raise `NoSuchKernelError` if there is no such kernel.
     """
     able = [
         kernel

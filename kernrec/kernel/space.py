@@ -143,10 +143,8 @@ class Space:
         return fixed
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op.
-
-        Raises:
-            UsageError: the space has another data type or layout.
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` if the space has another data type or
+        layout.
         """
         if problem.op != self.kernel.op:
             problem = self.kernel.form(problem)
@@ -210,9 +208,7 @@ class ProblemSpace:
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
         """Return the values of an expression for the configs in `rows` (None: all), or a scalar if they are equal.
-
-        Raises:
-            UsageError: the problem has no value for a name, or an operation does not accept its operands.
+        Raise `UsageError` if the problem has no value for a name, or an operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)

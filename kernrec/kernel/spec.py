@@ -244,10 +244,8 @@ class Kernel:
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op.
-
-        Raises:
-            UsageError: the kernel cannot compute the problem.
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` if the kernel cannot compute the
+        problem.
         """
         if problem.op == self.op:
             return problem
@@ -275,10 +273,8 @@ class Kernel:
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return a copy of `config` with the tunables in the kernel's order.
-
-        Raises:
-            UsageError: a tunable is unknown or missing, or has an invalid value.
+        """Return a copy of `config` with the tunables in the kernel's order. Raise `UsageError` if a tunable is unknown
+        or missing, or has an invalid value.
         """
         names = [tunable.name for tunable in self.tunables]
         for name in config:

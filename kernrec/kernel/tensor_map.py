@@ -54,10 +54,8 @@ class MapHandle:
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the tensor map of a tensor.
-
-    Raises:
-        UsageError: the tensor has more axes than the box, or does not fit a tensor map.
+    """Return the tensor map of a tensor. Raise `UsageError` if the tensor has more axes than the box, or does not fit a
+    tensor map.
     """
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
@@ -101,10 +99,8 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Write the encoded map of a tensor at `address` to 128 bytes at `target`.
-
-    Raises:
-        KernrecError: the driver refuses the map.
+    """Write the encoded map of a tensor at `address` to 128 bytes at `target`. Raise `KernrecError` if the driver
+    refuses the map.
     """
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
@@ -143,10 +139,8 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return (extents, layers) of the image for the tensor `name`, x first.
-
-        Raises:
-            UsageError: no image has this shape.
+        """Return (extents, layers) of the image for the tensor `name`, x first. Raise `UsageError` if no image has this
+        shape.
         """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):

@@ -157,10 +157,8 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers in columns that are not tunables.
-
-        Raises:
-            UsageError: the config is not listed.
+        """Return a config's numbers in columns that are not tunables. Raise `UsageError` if the config is not
+        listed.
         """
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:

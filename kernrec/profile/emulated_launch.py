@@ -93,11 +93,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the emulator's texture or surface for a tensor.
-
-    Raises:
-        UsageError: the tensor is unsuitable.
-    """
+    """Return the emulator's texture or surface for a tensor. Raise `UsageError` if the tensor is unsuitable."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 

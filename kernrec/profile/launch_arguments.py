@@ -126,10 +126,8 @@ Description = (
 
 
 def read_description(text: str) -> Description:
-    """Parse the description of an argument, without checking whether its types exist.
-
-    Raises:
-        UsageError: The text is not a description, or a value is not a number.
+    """Parse the description of an argument, without checking whether its types exist. Raise `UsageError` if the text is
+    not a description, or a value is not a number.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
@@ -159,10 +157,8 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure with fields such as `f32:1,i32:2`.
-
-    Raises:
-        UsageError: the text has another form.
+    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raise `UsageError` if the text has another
+    form.
     """
     raw, pointers = read_structure(fields)
     if pointers:

@@ -138,10 +138,8 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the PTX name of the kernel with this source name, which may be mangled.
-
-    Raises:
-        KernrecError: the PTX has no such kernel, or several.
+    """Return the PTX name of the kernel with this source name, which may be mangled. Raise `KernrecError` if the PTX
+    has no such kernel, or several.
     """
     if name in functions:
         return name

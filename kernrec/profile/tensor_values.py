@@ -79,10 +79,8 @@ _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros tak
 
 
 class Tensors:
-    """Tensors of a problem, created on first use. Zeros that nothing writes take no memory.
-
-    Raises:
-        UsageError: the tensors are too large for emulation.
+    """Tensors of a problem, created on first use. Zeros that nothing writes take no memory. Raises `UsageError` if the
+    tensors are too large for emulation.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
@@ -93,11 +91,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Return the tensors of `sample_tensors`.
-
-        Raises:
-            UsageError: they need too much memory.
-        """
+        """Return the tensors of `sample_tensors`. Raise `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -207,10 +201,8 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def load_npy(path: Path) -> np.ndarray:
-    """Return the array of a `.npy` file as a memory map.
-
-    Raises:
-        UsageError: the file cannot be read, or does not contain one array of plain values.
+    """Return the array of a `.npy` file as a memory map. Raise `UsageError` if the file cannot be read, or does not
+    contain one array of plain values.
     """
     check_input(path)
     try:

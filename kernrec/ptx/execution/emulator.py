@@ -301,10 +301,8 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster, x first, as the kernel or the launch states it.
-
-    Raises:
-        UsageError: kernel and launch state different numbers, or the grid does not consist of whole clusters.
+    """Return the number of blocks per cluster, x first, as the kernel or the launch states it. Raise `UsageError` if
+    kernel and launch state different numbers, or the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

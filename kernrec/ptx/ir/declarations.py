@@ -38,10 +38,8 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable that a text such as `.shared .align 4 .b8 tile[512]` declares.
-
-    Raises:
-        ValueError: the text is not a declaration.
+    """Return the variable that a text such as `.shared .align 4 .b8 tile[512]` declares. Raise `ValueError` if the text
+    is not a declaration.
     """
     match = _VARIABLE.match(text.strip())
     if match is None:

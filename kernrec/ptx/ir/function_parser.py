@@ -38,11 +38,7 @@ class OperandReader:
         self._cached.clear()
 
     def read(self, text: str) -> Operand:
-        """Return the operand that `text` describes.
-
-        Raises:
-            ValueError: the text is not an operand.
-        """
+        """Return the operand that `text` describes. Raise `ValueError` if the text is not an operand."""
         operand = self._cached.get(text)
         if operand is None:
             operand = self._cached[text] = self._build(text.strip())
@@ -238,10 +234,8 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function after its last line, line `number`.
-
-        Raises:
-            ParseError: a branch names a label that the function does not have.
+        """Complete the function after its last line, line `number`. Raise `ParseError` if a branch names a label that
+        the function does not have.
         """
         function = self.function
         instructions = function.instructions

@@ -46,10 +46,8 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if this module does not cover it.
-
-    Raises:
-        ValueError: the instruction names several types instead of one, or lacks a type at its end.
+    """Return the operands of an instruction, or None if this module does not cover it. Raise `ValueError` if the
+    instruction names several types instead of one, or lacks a type at its end.
     """
     if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots

@@ -34,11 +34,7 @@ _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
 def verify(module: Module) -> None:
-    """Check every function of a module.
-
-    Raises:
-        ParseError: an instruction is wrong; the error names its line.
-    """
+    """Check every function of a module. Raise `ParseError` if an instruction is wrong; the error names its line."""
     for function in module.functions.values():
         check = _FunctionCheck(module, function)
         for ins in function.instructions:

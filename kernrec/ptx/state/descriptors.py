@@ -146,11 +146,7 @@ class TensorMap:
         return self.element_strides or (1,) * self.rank
 
     def encode(self, address: int) -> bytes:
-        """Return the 128 bytes of the map for a tensor at `address`.
-
-        Raises:
-            UsageError: no copy can use the map.
-        """
+        """Return the 128 bytes of the map for a tensor at `address`. Raise `UsageError` if no copy can use the map."""
         if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
             raise UsageError(
                 f"tensor map of {self.type} with swizzle {self.swizzle}: expected one of {', '.join(ELEMENT_TYPES)},"

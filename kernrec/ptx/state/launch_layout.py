@@ -321,10 +321,8 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given blocks by cluster and, within a cluster, by rank.
-
-        Raises:
-            UsageError: a cluster is not complete.
+        """Return the given blocks by cluster and, within a cluster, by rank. Raise `UsageError` if a cluster is not
+        complete.
         """
         if self.size == 1:
             return block_numbers

@@ -33,10 +33,8 @@ _TYPES = frozenset(
 
 
 def register_width(kind: str) -> int:
-    """Return the number of bits of a register. A predicate has 1 bit.
-
-    Raises:
-        EmulationError: The emulator has no registers of this type.
+    """Return the number of bits of a register. A predicate has 1 bit. Raise `EmulationError` if the emulator has no
+    registers of this type.
     """
     if kind not in _TYPES:
         raise EmulationError(f"registers of type .{kind} are not supported")
