@@ -253,7 +253,7 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
         place = contenders.place(key_of(row.kernel, row.config))
         if place is None or (row.energy_j is None and objective is not Objective.LATENCY):
             continue
-        cost = float(objective.value_of(np.array(row.latency_s), np.array(row.energy_j or math.nan)))
+        cost = objective.value_of(row.latency_s, row.energy_j or math.nan)
         result.append(Measured(place, math.log(cost), noise_of(row, objective)))
     return result
 

@@ -365,8 +365,8 @@ class Recommender:
         objective, two (latency, energy) for a Pareto front, none without recommendations."""
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.conditions != self.context.conditions:
-            return self.for_conditions(answer.conditions).regrets(answer)
+        if answer.query.conditions != self.context.conditions:
+            return self.for_conditions(answer.query.conditions).regrets(answer)
         if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel

@@ -33,7 +33,6 @@ from kernrec.recommender.networks.result import (
     NetworkAnswer,
     Total,
     TotalSum,
-    value_of,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
@@ -211,7 +210,8 @@ def _totals(
         for total in sums.values():
             total.wait(exchange.latency_s)
     totals = [total.result(name) for name, total in sums.items()]
-    return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
+    value = query.objective.scalar.value_of
+    return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:

@@ -88,7 +88,8 @@ class LayerAnswer(FormerNames):
         """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
-        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
+        value = self.objective.scalar.value_of
+        return 1.0 - value(*self.costs) / value(*backend)
 
     @property
     def worth_it(self) -> bool | None:
@@ -108,9 +109,8 @@ class LayerAnswer(FormerNames):
         """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
-        worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
-                       for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
-        return value_of(self.objective, (worst[0], worst[1])) < value_of(self.objective, (best[0], best[1]))
+        value = self.objective.scalar.value_of
+        return value(*(each.high for each in self.costs)) < value(*(each.low for each in backend))
 
     @property
     def runs_backend(self) -> bool:
@@ -157,13 +157,6 @@ class LayerAnswer(FormerNames):
             "worth_it": self.worth_it,
             "run": self.program[0],
         }
-
-
-def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes (latency for `pareto`)."""
-    latency, energy = (np.array(estimate.value) for estimate in costs)
-    scalar = Objective.LATENCY if objective is Objective.PARETO else objective
-    return float(scalar.value_of(latency, energy))
 
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
