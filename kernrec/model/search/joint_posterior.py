@@ -23,16 +23,51 @@ Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
-from kernrec.model.search.draws import student_draws
 from kernrec.model.search.regret_record import RegretRecord
+from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
+
+_MOST_CACHED = 64
+"""Maximum number of columns for which a file of random numbers (0.3 MB) is cached."""
+
+
+@lru_cache(maxsize=8)
+def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
+    """Return read-only draws from two Student's t distributions.
+
+    Args:
+        seed: Seed of the generator.
+        rows: Number of draws.
+        columns: Numbers per draw.
+        shared: Degrees of freedom of the first distribution, in which all numbers of a draw share one random scale.
+        own: Degrees of freedom of the second distribution, in which all numbers are independent.
+
+    Returns:
+        (first, second): draws from the first and from the second distribution, (rows, columns) each.
+    """
+
+    def draw() -> CacheEntry:
+        generator = np.random.default_rng(list(seed))
+        first = generator.standard_normal((rows, columns))
+        first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
+        return {}, {"first": first, "second": generator.standard_t(own, first.shape)}
+
+    if any(seed) or columns > _MOST_CACHED:
+        _, arrays = draw()
+    else:
+        made_of = f"NumPy {np.__version__}: {rows} x {columns}, {shared} and {own}"
+        _, arrays = cached(f"draws.{columns}", made_of.encode(), draw)
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays["first"], arrays["second"]
+
 
 DEGREES = 4.0
 """Degrees of freedom of the errors of a problem. With fewer degrees, the scales of problems differ more."""
