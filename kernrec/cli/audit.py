@@ -103,7 +103,7 @@ def _print_entries(wanted: AuditOptions) -> None:
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Parse the option --engine (`sglang==0.5.3,triton==3.4.0`) into engine, engine version and Triton version."""
+    """Parse --engine, such as `sglang==0.5.3,triton==3.4.0`, into engine, engine version and Triton version."""
     pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:
@@ -146,7 +146,7 @@ def _short(audited: "AuditedFile") -> str:
 
 
 def _details(audit: "ServingAudit") -> list[str]:
-    """Return notes on the tuned files. A note that applies to several files appears once, with their number."""
+    """Return notes on the tuned files. A note on several files appears once, with their number."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []

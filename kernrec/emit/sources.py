@@ -1,7 +1,4 @@
-"""Write a recommended config as source code: CUDA C++ or Triton that runs unchanged, or the compiler's PTX.
-
-A comment at the top of the file describes the config, its tensors and its launch.
-"""
+"""Write a recommended config as source code: CUDA C++ or Triton that runs unchanged, or the compiler's PTX."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +30,7 @@ def cuda_source(recommendation: Recommendation) -> str:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches on the problem.
+    """Return the comment lines that describe a config, its tensors and its launches.
 
     Args:
         recommendation: Kernel, config and problem.
@@ -90,8 +87,8 @@ def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return a file with the Triton source of the first answer's best config, followed by the config as a dictionary
-    `CONFIG`. If all arguments are tensors or numbers, a function `launch` follows."""
+    """Return a file with the Triton source of the first answer's best config. A dictionary `CONFIG` follows and, if all
+    arguments are tensors or numbers, a function `launch`."""
     recommendation = answers[0].best
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
@@ -104,8 +101,8 @@ def emit_triton(answers: Sequence[Answer]) -> Files:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the lines of a Python function `launch` that launches the kernel. If the config has several launches, or an
-    argument is neither a tensor nor a number, yield nothing."""
+    """Yield the lines of a Python function `launch` that launches the kernel. Yield nothing if the config has several
+    launches, or an argument is neither a tensor nor a number."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Triton appends scratch pointers to the function's own arguments; ignore them.
@@ -148,8 +145,8 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
 
 
 def source_folder(kernel: Kernel) -> Path | None:
-    """If the current folder contains the kernel's source, return this folder, so that the source can import files from
-    it. Otherwise, return None."""
+    """Return the current folder if it contains the kernel's source, which may import files from it. Otherwise, return
+    None."""
     return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 

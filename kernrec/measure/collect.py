@@ -1,10 +1,5 @@
-"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to stop.
-
-    Chooser -> device -> journal -> database -> Chooser
-
-`Strategy.ALL` follows plans that are made beforehand; with the other strategies, a `Chooser` selects one batch of
-measurements at a time. To measure on several GPUs, start a Ray cluster on their machines (`kernrec.cluster`).
-"""
+"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to
+stop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,7 +38,7 @@ def collect(
     Args:
         request: Problems, device, strategy and database.
         report: Function to call with each measurement and each note.
-        stopping: Function that is called often; once it returns true, the campaign ends.
+        stopping: Function that is called often. Once it returns True, the campaign ends.
 
     Returns:
         Result of the campaign. It contains the error if one occurs after the campaign has begun.
@@ -71,17 +66,14 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Stop if one ends early. Raise the errors of `collect`.
+    """Run a campaign at each operating point of a GPU, until one ends early. Return each point with its result.
 
     Args:
-        points: Power limits and clocks. All are checked first, and the GPU's settings are always restored at the end.
-            If `DEFAULT_POINT` is the only point, the settings are not changed.
-        request: Request for one GPU of this machine.
-        report: Function to call with each measurement and each note.
-        stopping: Function that is called often; once it returns true, the campaign ends.
+        points: Power limits and clocks. All are checked first, and the GPU's settings are restored at the end.
+        request, report, stopping: See `collect`. The request must be for one GPU of this machine.
 
-    Returns:
-        Each operating point at which a campaign ran, with its result.
+    Raises:
+        KernrecError: See `collect`.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -101,18 +93,13 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz).
-
-    If no limits or no clocks are given, the GPU keeps its own limit or clock.
-    """
+    """Return every combination of a power limit (W) and a clock (Hz). Without limits or clocks, the GPU keeps
+    its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model with the catalog name `gpu`.
-
-    Do not call this function for `Strategy.ALL`, which needs no chooser.
-    """
+    """Return the chooser for a request on a GPU model. `Strategy.ALL` has none."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -136,10 +123,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and return the completed result of the campaign.
-
-    The result contains the new number of stored rows. If the rows cannot be moved, it contains the error.
-    """
+    """Move the journal's remaining rows to the database, and return the result with their number or with the error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -182,7 +166,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_chosen(self, chooser: Chooser) -> None:
-        """Measure what a chooser selects, one visit at a time."""
+        """Measure the visits that a chooser selects."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -218,7 +202,7 @@ class _LocalRun:
         )
 
     def measure(self, campaign: Campaign) -> None:
-        """Run a campaign, and add its results, or the reason why it ended early, to the result of this run."""
+        """Run a campaign, and store its results, or the reason for an early end, in `result`."""
         error, stopped = None, False
         try:
             campaign.run()

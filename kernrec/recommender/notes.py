@@ -1,4 +1,4 @@
-"""Write the notes of an answer, which say in one line each what limits the accuracy or validity of its numbers."""
+"""Write the notes of an answer: one line each on what limits the accuracy or validity of its numbers."""
 
 import math
 import re
@@ -30,14 +30,13 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Maximum ratio of two latencies that agree. Two boards of one GPU model differ by a few per cent."""
+"""Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
 
 BEYOND_LIMIT = 1.01
-"""Maximum ratio of the power draw to the power limit that counts as a rounding error."""
+"""Maximum ratio of power draw to power limit that counts as a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
-    """Return the sources of the latencies and energies of recommendations."""
     return {
         estimate.source
         for recommendation in recommendations
@@ -46,16 +45,13 @@ def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
 
 
 def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -> tuple[str, ...]:
-    """Return the notes on some recommendations from a candidate set."""
     return tuple(of_recommendations(candidates, recommendations)())
 
 
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer.
-
-    The function keeps no reference to the candidate set, so that the memory of the set can be freed.
+    """Return a function that returns the notes on an answer, without keeping the candidate set in memory.
 
     Args:
         beside: additional recommendations that the answer shows (`Answer.beside`).
@@ -107,8 +103,7 @@ def of_conditions(conditions: Conditions) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes for an answer about an op. If none of the op's Triton kernels can run the
-    problem, the notes explain why. Otherwise, there are no notes."""
+    """Return a function that explains in notes why no Triton kernel of an op runs the problem, if none does."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -166,8 +161,7 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that lower the clock, that the GPU cannot hold, that only some boards accept, or that
-    were exceeded."""
+    """Yield notes on power limits that lower the clock, cannot be held, differ between boards, or were exceeded."""
     if any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
         yield Note(
             "at the power limit, predicted times are for short runs",
@@ -294,9 +288,8 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return (number, fraction) for a profile metric that counts instructions which were not emulated, but extrapolated
-    from emulated loop trips. `number` is the number of configs with such instructions. `fraction` is the largest
-    fraction of a config's instructions that were extrapolated."""
+    """Return (number of configs, largest fraction of a config's instructions) with extrapolated instructions, which a
+    profile metric counts without emulating them."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

@@ -30,10 +30,7 @@ class BuiltKernel:
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel. Users call `kernrec.build` instead.
-
-        If `driver` is None, the kernel uses the GPUs of this machine.
-        """
+        """Create a kernel for the GPUs of `driver`, by default of this machine. Users call `kernrec.build` instead."""
         self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
@@ -82,8 +79,8 @@ class BuiltKernel:
         Args:
             arrays: Inputs, in the order of the op's tensors: CuPy arrays, PyTorch tensors, or any objects with
                 `__cuda_array_interface__`. All must be contiguous, on one GPU, and at multiples of 16 bytes.
-            out: Array for the output; None to allocate a new array with the first input's library.
-            stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream; None for the
+            out: Array for the output. By default, a new array of the first input's library.
+            stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream. By default, the
                 current stream of the first input's library.
             named: Inputs by name.
 
@@ -153,7 +150,7 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """Return the custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into.
+        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into.
 
         Raises:
             KernrecError: PyTorch is not installed.
@@ -166,10 +163,8 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op if PyTorch is loaded.
-
-        Call this before PyTorch's compiler traces the program, because an op cannot be registered during tracing.
-        """
+        """Register the custom op if PyTorch is loaded. PyTorch cannot register an op while its compiler traces the
+        program."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
@@ -196,9 +191,10 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses).
+        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses of the
+        inputs).
 
-        The addresses are those of the inputs. If `out` is given, its address is the last.
+        If `out` is given, its address is the last.
         """
         driver = self._open()
         names = self.target.shapes.inputs
@@ -277,9 +273,9 @@ def build_kernel(
     Args:
         recommender: Recommender that selects a config for each problem.
         shapes: Problems that the kernel must be able to run.
-        gpu: Name of the GPU; `auto` for the current GPU of this machine.
+        gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
-        driver: Driver that launches the kernel; None for the GPUs of this machine.
+        driver: Driver that launches the kernel. By default, on the GPUs of this machine.
 
     Raises:
         UsageError: The objective is a Pareto front, or the GPU is unknown.

@@ -1,7 +1,6 @@
 """Load compiled code, launch kernels, and time and check the launches of a config.
 
-Arguments are packed only once, because CuPy's own packing takes longer than some kernels run. Successive launches of a
-config use several copies of its buffers in turn. Importing CuPy does not initialize CUDA.
+Arguments are packed only once, because CuPy's own packing takes longer than some kernels run.
 """
 
 import ctypes
@@ -102,7 +101,7 @@ class DeviceLaunch:
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream. Raises `MeasurementFailure` if the GPU refuses it."""
+        """Put the launch into a stream. Raise `MeasurementFailure` if the GPU refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -148,7 +147,6 @@ class LaunchTools:
 
 
 def record_event(stream: Stream) -> Event:
-    """Record and return a new event in a stream."""
     event = Event()
     event.record(stream)
     return event
@@ -175,7 +173,7 @@ class ConfigLaunches:
     keep_alive: Any = None
     """Objects that must not be freed before the launches are."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces, keyed by tensor name. All computations share them."""
+    """Workspaces, keyed by tensor name, which all computations share."""
     renewed: bool = False
     """Whether each computation needs fresh inputs (`LoadedConfig.renewed`)."""
 

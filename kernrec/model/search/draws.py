@@ -1,8 +1,7 @@
-"""Random numbers for estimating expected regrets: how much worse a recommendation may be than the best config.
+"""Draw the random numbers that estimate expected regrets.
 
-The random numbers depend only on the seed, the degrees of freedom and the number of contenders (configs that may be the
-best). So numbers are drawn only once, and reused for problems that agree in all three. Numbers for the seed (0, 0) come
-from a cached file, because importing NumPy's random generators takes longer than reading the file.
+Equal arguments give equal numbers. The numbers for seed (0, 0) come from a cached file, because importing NumPy's
+random generators takes longer than reading the file.
 """
 
 from functools import lru_cache
@@ -14,20 +13,19 @@ from kernrec.util.cache import CacheEntry, cached
 Array = np.ndarray
 
 _MOST_CACHED = 64
-"""Maximum number of contenders for which a file of random numbers (0.3 MB) is cached."""
+"""Maximum number of columns for which a file of random numbers (0.3 MB) is cached."""
 
 
 @lru_cache(maxsize=8)
 def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Return draws from two Student's t distributions, as read-only arrays.
+    """Return read-only draws from two Student's t distributions.
 
     Args:
         seed: Seed of the generator.
         rows: Number of draws.
         columns: Numbers per draw.
-        shared: Degrees of freedom of the first distribution. It is multivariate: all numbers of a draw share one random
-            scale.
-        own: Degrees of freedom of the second distribution, whose numbers are independent.
+        shared: Degrees of freedom of the first distribution, in which all numbers of a draw share one random scale.
+        own: Degrees of freedom of the second distribution, in which all numbers are independent.
 
     Returns:
         (first, second): draws from the first and from the second distribution, (rows, columns) each.

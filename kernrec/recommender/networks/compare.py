@@ -21,11 +21,11 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """Result for one GPU model and batch size. Costs are per GPU unless stated otherwise."""
+    """Costs of a network on one GPU model at one batch size, per GPU unless stated otherwise."""
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
-    """Sweep of the network over power limits; None if the best power limit was not requested."""
+    """Sweep of the network over power limits; None if not requested."""
 
     gpu = Alias[GPU]("The GPU.", "answer.gpu")
     batch = Alias[int]("Items per pass.", "answer.batch")
@@ -38,12 +38,11 @@ class ComparedGpu:
 
     @property
     def energy(self) -> Estimate:
-        """Energy in joules per call, or per token for a language model, of all GPUs that share the network."""
+        """Energy in joules per call or token, of all GPUs that share the network."""
         return self.total.energy_j.scaled(self.answer.tp / self.answer.work)
 
     @property
     def rate_per_watt(self) -> float:
-        """Rate per watt of all GPUs that share the network; the inverse of `energy`."""
         return self.rate / (self.answer.tp * self.total.power_w)
 
     @property
@@ -52,7 +51,6 @@ class ComparedGpu:
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         answer = self.answer
         return {
             "gpu": answer.gpu.name,
@@ -75,7 +73,7 @@ class ComparedGpu:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Result for a GPU and batch size if the network does not fit in the GPU's memory."""
+    """Result for a GPU and batch size at which the network exceeds the GPU's memory."""
 
     gpu: GPU
     batch: int
@@ -83,11 +81,10 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """Note that explains how much memory is required. The table's row has only a short reason."""
+        """Note on how much memory is required. The table's row has only a short reason."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         return {
             "gpu": self.gpu.name,
             "batch": self.batch,
@@ -107,13 +104,12 @@ def compare_gpus(
     """Compare GPUs and batch sizes on one network.
 
     Args:
-        batches: batch sizes (items per pass); None stands for the batch size of the request.
+        batches: batch sizes (items per pass); None for the batch size of the request.
         swept: whether to sweep power limits or clocks for each row; None for no sweep.
 
     Returns:
-        (rows, messages). There is one row for each GPU and batch size, in the given order. There is one message for
-            each GPU that has no rows or whose total is incomplete. If several GPUs are compared, a GPU has no
-            rows if no kernel runs on it and some layers have no baseline.
+        (rows, messages): a row for each GPU and batch size, and a message for each GPU with no rows or an incomplete
+            total. In a comparison of several GPUs, a GPU has no rows if no kernel runs on it and a baseline is missing.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -155,7 +151,7 @@ def compare_gpus(
 
 
 _FACTOR = 1.5
-"""Ratio of times from which a slowdown is stated as a factor ("1.5 times as long") instead of a percentage."""
+"""Ratio of times from which a slowdown is a factor ("1.5 times as long") instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:

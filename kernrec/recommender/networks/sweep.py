@@ -30,12 +30,10 @@ Swept = Literal["power limit", "clock"]
 
 @dataclass(frozen=True)
 class SweptTotal:
-    """Total of the network at one operating point."""
-
     point: OperatingPoint
     total: Total
     versus_first: Comparison
-    """Comparison with the first point of the sweep, which has the default power limit and no locked clock."""
+    """Comparison with the first point, which has the default power limit and no locked clock."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,8 @@ class NetworkSweep:
     """Totals of a network over a range of operating points."""
 
     answer: NetworkAnswer
-    """Answer for the network on which the sweep is based."""
     rows: tuple[SweptTotal, ...]
-    """Rows of the sweep: the default point first, then descending power limits or clocks."""
+    """Rows of the sweep: the default point, then descending power limits or clocks."""
     best: int
     """Index of the recommended row; see `best_of`."""
 
@@ -56,17 +53,16 @@ class NetworkSweep:
 
     @property
     def why_best(self) -> str:
-        """Criterion by which the best row was selected: `knee`, or the quantity that the best row minimizes."""
+        """Criterion that selected the best row: `knee`, or the quantity that the row minimizes."""
         return why_best(self.answer.query)
 
     @property
     def locked(self) -> bool:
-        """Whether the sweep is over clocks instead of power limits."""
+        """Whether the sweep is over clocks."""
         return any(row.point.clock_hz for row in self.rows)
 
     @property
     def advice(self) -> str:
-        """Sentence that recommends the operating point of the best row."""
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
         if self.best == 0:
@@ -76,7 +72,6 @@ class NetworkSweep:
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         return {
             "workload": self.answer.workload.title,
             "gpu": self.answer.gpu.name,
@@ -99,7 +94,7 @@ class NetworkSweep:
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
-    """Return the text of an operating point: its clock if the clock is locked, otherwise its power limit."""
+    """Return an operating point's clock if it is locked, otherwise its power limit, as text."""
     return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
@@ -111,7 +106,7 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
         power_limit_w: power limit of the first point, in watts; None for the GPU's default.
 
     Returns:
-        The first point, without a locked clock, followed by points with lower power limits or clocks, descending.
+        The first point, without a locked clock, then points with lower power limits or clocks, descending.
     """
     first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
     if swept == "power limit":
@@ -126,14 +121,12 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
 def sweep_network(
     recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
 ) -> NetworkSweep:
-    """Predict the totals of a network over power limits or locked clocks, with the best config of each layer at each
-    point.
+    """Predict the totals of a network over power limits or locked clocks, with the best configs at each point.
 
     Args:
         answer: answer for the network, at any operating point.
         swept: whether to sweep power limits or clocks.
-        power_limit_w: power limit in watts of the first point, and of all points in a sweep over clocks; None for the
-            GPU's default.
+        power_limit_w: power limit in watts of the first point, and of a whole sweep over clocks; None for the default.
 
     Raises:
         UsageError: no operating point satisfies the bounds of the query.
@@ -186,11 +179,10 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee must save. Otherwise the first row is recommended."""
+"""Minimum fraction of time or energy that the knee must save; otherwise the first row is recommended."""
 
 
 def why_best(query: Query) -> str:
-    """Return the text of the criterion by which a row is recommended: `least energy`, `least EDP` or `knee`."""
     if query.max_slowdown is not None or query.objective is Objective.ENERGY:
         return "least energy"
     return "least EDP" if query.objective is Objective.EDP else KNEE
@@ -199,11 +191,10 @@ def why_best(query: Query) -> str:
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
-    If the query bounds the slowdown, this is the row with the lowest energy within the bound. For the objectives energy
-    and EDP, it is the row with the lowest value. For latency and Pareto fronts, it is the knee: the point farthest
-    below the straight line from the fastest point to the point of lowest energy, where both costs are scaled so that
-    the line spans 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves almost nothing,
-    it is the first row.
+    A bound on the slowdown selects the lowest energy within it, and the objectives energy and EDP the lowest value. For
+    latency and Pareto fronts, it is the knee: the point farthest below the line from the fastest point to the point of
+    lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
+    knee saves almost nothing, it is the first row.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])

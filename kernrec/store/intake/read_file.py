@@ -1,4 +1,4 @@
-"""Run as a child process: read one untrusted file, check every row, and write valid rows to a database and to Parquet.
+"""Read one untrusted file in a child process, check every row, and write valid rows to a database and to Parquet.
 
 The parent process (`kernrec.store.reader`) starts this module. The child reads a request from standard input and prints
 one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of these tasks:
@@ -39,13 +39,13 @@ excluded."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""End of the SQL query that sets the order in which the rows of a table are stored, keyed by table name. A query about
-one problem then reads only a part of the log."""
+"""End of the SQL query that sets the order in which a table's rows are stored, keyed by table name. It lets a query
+about one problem read only a part of the log."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task, and return its answer under the key `found`. If the task refuses the file, return the
-    reason, in one line, under the key `refused`."""
+    """Run the requested task. Return its result under the key `found`, or the reason for refusing the file under
+    `refused`."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -55,9 +55,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read.
-
-    Measurements stay in a copy of the file, which nobody can change after the check.
+    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Measurements
+    stay in a copy of the file, which nobody can change after the check.
 
     Returns:
         Number of rows in each table.
@@ -94,9 +93,8 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
     description of the fault.
 
-    If a row is excluded, rows that refer to it are impossible, too. So the other rows are checked again until no fault
-    is found. If the system clock is slow, all rows seem to come from the future. So rows that are not newer than the
-    last change of the file are accepted, too.
+    A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
+    the future, so rows that are not newer than the last change of the file are accepted.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -130,9 +128,8 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """Yield a connection to a database that has the present schema.
-
-    If the file has an older schema, it is copied, and the copy is migrated.
+    """Yield a connection to a database that has the present schema. If the file has an older schema, copy the file and
+    migrate the copy.
 
     Args:
         path: Path of the file.
@@ -177,11 +174,10 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write them to a folder as the same files that `read_database`
-    writes.
+    """Check all rows of groups of Parquet files, and write the same files to a folder as `read_database`.
 
-    A row that occurs in several groups is written once. Each group must contain all configs and problems that its
-    measurements refer to. The file `SOURCES` in the folder lists the groups of each measurement.
+    A row in several groups is written once. Each group must contain all configs and problems of its measurements. The
+    file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
@@ -191,7 +187,7 @@ def read_segments(
 
     Returns:
         A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
-        lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
+            lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits) as connection:
@@ -237,9 +233,9 @@ def _segments_opened(
 ) -> "Iterator[DuckDBPyConnection]":
     """Yield a connection to the rows of all files.
 
-    The connection has a relation `db.<table>` with the distinct rows of each table, and a relation `<table>_rows` that
-    also has the `number` of each group that contains the row. Each file is read only once, so that nobody can change it
-    between the check and its use.
+    The relation `db.<table>` has the distinct rows of a table. The relation `<table>_rows` also has the `number` of
+    each group that contains the row. Each file is read only once, so that nobody can change it between the check and
+    its use.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
@@ -280,8 +276,7 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """Check the columns of Parquet files, and return an SQL query for their rows. The query also returns the number of
-    the file that contains the row."""
+    """Check the columns of Parquet files, and return an SQL query for their rows and the number of each row's file."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
@@ -332,10 +327,8 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables to Parquet files, without the columns that are NULL in all rows.
-
-    For the table `measurement`, write only the names of the columns, because its rows stay in the database.
-    """
+    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For `measurement`, write
+    only the names of the columns, because its rows stay in the database."""
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":
@@ -350,7 +343,7 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Rewrite a Parquet file as a file `table.parquet` that has only columns of plain types.
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
 
     Args:
         path: Path of the untrusted file.

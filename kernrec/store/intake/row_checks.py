@@ -1,6 +1,6 @@
 """Check untrusted rows: they must be complete, in range and plain text, and their keys must be hashes of their content.
 
-The schema contains checks of ranges (`db/schema`). This module adds checks that cannot be part of a schema.
+This module adds checks that cannot be part of the schema (`db/schema`).
 """
 
 import json
@@ -67,8 +67,8 @@ _LONGEST_DIM = 15
 overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Maximum power, as a multiple of the highest power limit in the GPU catalog. The boards of some makers allow 1.3 times
-this limit, and sensors overshoot."""
+"""Maximum power, as a multiple of the highest power limit in the GPU catalog. Some boards allow 1.3 times this limit,
+and sensors overshoot."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -76,7 +76,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """If a row of `db.<table>` is not valid, raise a `UsageError` that names some faulty rows and their fault."""
+    """Raise a `UsageError` that names some faulty rows and their fault if a row of `db.<table>` is not valid."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -97,11 +97,11 @@ def faults(
         table: One of `schema.TABLES`.
         layout: Layout of the schema.
         most: Maximum number of keys to list for each fault.
-        latest: Latest plausible time of a measurement, by default the present time. Measurements may be up to one day
-            later, because clocks differ.
+        latest: Latest plausible time of a measurement, by default the present time. Measurements may be one day later,
+            because clocks differ.
 
     Yields:
-        (description of a fault, keys of the rows that have it)
+        (description of a fault, keys of the faulty rows)
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
@@ -141,8 +141,7 @@ def faults(
 
 
 def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for the powers, energies and clocks of a
-    GPU."""
+    """Yield (description of a fault, SQL condition on valid rows) for the powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -213,11 +212,8 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for a table. A condition that is NULL counts
-    as met.
-
-    Columns that are not in `kinds` need no condition, because they are NULL in all rows.
-    """
+    """Yield (description of a fault, SQL condition on valid rows) for a table. A condition that is NULL counts as met.
+    Columns that are not in `kinds` are NULL in all rows, so they need no condition."""
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
     for name in layout.required[table]:
@@ -271,8 +267,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time that the system clock shows may be correct. It must be in the years in which this version
-    of kernrec can be in use."""
+    """Return whether a time of the system clock lies in the years in which this version of kernrec can be in use."""
     return _FIRST <= moment < _LAST
 
 
