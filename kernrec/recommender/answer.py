@@ -88,6 +88,7 @@ def build_recommendations(
                 measurement=measured,
                 alike=count,
                 unsure=unsure,
+                inputs=kernel.table.conditions.inputs,
                 may_be_faster=may_be_faster,
             )
         )

@@ -32,6 +32,9 @@ PREDICTED_NOTE = Note(
 DISAGREE = 1.1
 """Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
 
+LONGER = 1.02
+"""Minimum ratio of the times in long and in short runs at the power limit that is worth a note."""
+
 BEYOND_LIMIT = 1.01
 """Maximum ratio of power draw to power limit that counts as a rounding error."""
 
@@ -160,11 +163,18 @@ def assumed_range(gpu: GPU) -> str:
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
     """Yield notes on power limits that lower the clock, cannot be held, differ between boards, or were exceeded."""
-    if any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
+    longer = max(((each.long_run_latency_s or 0.0) / each.latency_s.value for each in recommendations), default=0.0)
+    if longer > LONGER:
         yield Note(
-            "at the power limit, predicted times are for short runs",
-            "Most recordings run for milliseconds. Large matmuls of random numbers that run for a second or longer take"
-            " 1.16 to 1.39 times as long on H200, B200, GB200 and L40S.",
+            f"at the power limit, times are for short runs; long runs take up to {longer:.3g} times as long",
+            "Most recordings on this GPU run for milliseconds. In runs of a second or longer on random numbers, tensor"
+            " cores take half as much energy again, so that the limit lowers the clock further. The JSON key"
+            " `long_run_latency_s` has the time of each config.",
+        )
+    elif any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
+        yield Note(
+            "at the power limit, times are for runs of a second or longer",
+            "A run of a few milliseconds may end before the limit lowers the clock.",
         )
     limits_w = dict.fromkeys(recommendation.power_limit_w for recommendation in recommendations)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):

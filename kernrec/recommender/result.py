@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
+from kernrec.model.analytical.power import RANDOM
 from kernrec.model.analytical.spread import Estimate as Estimate
 from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
@@ -88,8 +89,9 @@ class Recommendation(RecommendationNames, JsonForm):
 
     JSON = (
         "rank ambiguous kernel kernel_hash config alike may_be_faster power_limit_w locked_clock_hz launches latency_s"
-        " energy_j power_w clock_hz source energy_source bottleneck occupancy versus_fastest versus_occupancy_heuristic"
-        " sessions measured_at device database signed_by contributors contributors_latency_s rescaled"
+        " long_run_latency_s energy_j power_w clock_hz source energy_source bottleneck occupancy versus_fastest"
+        " versus_occupancy_heuristic sessions measured_at device database signed_by contributors contributors_latency_s"
+        " rescaled"
     )
 
     kernel: Kernel
@@ -119,6 +121,8 @@ class Recommendation(RecommendationNames, JsonForm):
     unsure: float = 1.0
     """Factor for predicted costs in comparisons with measured configs, to allow for their error; 1 if the costs were
     measured, or learned from recordings on this GPU."""
+    inputs: str = RANDOM
+    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
     """Whether the expected latency is below `fastest`, but still has to be measured."""
 
@@ -134,6 +138,19 @@ class Recommendation(RecommendationNames, JsonForm):
     def power_limit_w(self) -> float:
         """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
         return self.point.limit_w(self.gpu)
+
+    @cached_property
+    def long_run_latency_s(self) -> float | None:
+        """Latency in seconds in runs of a second or longer, in which the power limit may lower the clock further; None
+        if the latency was measured."""
+        if self.latency_s.source == Source.MEASURED:
+            return None
+        from kernrec.model.analytical.power import PowerModel
+        from kernrec.model.analytical.sustained_roof import long_run_s
+
+        power = PowerModel.for_gpu(self.gpu, self.inputs)
+        run = self.latency_s.value, self.power_w, self.clock_hz
+        return long_run_s(self.gpu, power, self.problem, self.power_limit_w, *run)
 
     @property
     def versus_fastest(self) -> Comparison:
