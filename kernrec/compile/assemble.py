@@ -31,9 +31,7 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a CUDA toolkit program, or None. Search NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH, in
-    order.
-    """
+    """Return the path of a CUDA program from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH, in this order, or None."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -49,9 +47,7 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that a PTX module can be compiled for the compute capability `sm`. Raise `UsageError` if the module's PTX
-    ISA version is too new, or its target is a newer architecture.
-    """
+    """Raise `UsageError` if the compute capability `sm` cannot run a module, or its PTX ISA version is too new."""
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
         newest = ".".join(map(str, NEWEST_ISA))
@@ -68,7 +64,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
     version of the text tries its own newest version.
 
     Raises:
-        CompileError: The assembler refuses the PTX.
+        CompileError: the assembler refuses the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)
@@ -104,8 +100,8 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`. Raise `CompileError` if the
-    assembler exceeds its time limit.
+    """Return (exit status, output, machine code) of `ptxas`, such as for `sm_90a`. Raise `CompileError` on a
+    timeout.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

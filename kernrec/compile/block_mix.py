@@ -74,9 +74,7 @@ class _Loop:
     """PTX loop that is still a loop in machine code."""
 
     first: int
-    """Index of the first basic block in text order."""
     last: int
-    """Index of the last basic block in text order."""
     ranges: tuple[tuple[int, int], ...]
     """First and last machine instruction of each copy of the loop."""
 
@@ -105,13 +103,7 @@ class MachineLowering:
     """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble and disassemble the kernel.
-
-        Args:
-            ptx: PTX text of the kernel.
-            sm: Compute capability, such as 89.
-            entry: Name of the kernel.
-        """
+        """Assemble and disassemble the kernel."""
         self._code = (machine_code(ptx, sm) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
@@ -195,9 +187,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (number of copies of each basic block in machine code, blocks whose number was counted). Other numbers
-        are assumed.
-        """
+        """Return (copies of each basic block in machine code, blocks whose copies were counted, not assumed)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

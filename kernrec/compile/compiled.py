@@ -47,7 +47,6 @@ class Compiled:
     compiler: str
     """Name and version of the compiler, such as `nvrtc 13.5`."""
     log: str
-    """Output of the compiler and the assembler."""
 
     @property
     def ptx_hash(self) -> str:
@@ -121,9 +120,7 @@ class CompileError(KernrecError):
 
 
 class FileRefusedError(CompileError):
-    """Error for a source that includes a file other than CUDA headers. It is not cached, because the file may appear
-    later.
-    """
+    """Error for an include that is not a CUDA header. It is not cached, because the file may appear later."""
 
     lasting = False
 
@@ -134,9 +131,7 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source, such as `sm_89`, or `sm_90a` if it uses instructions of only that
-    architecture.
-    """
+    """Return the target of a CUDA source: `sm_89`, or `sm_90a` for instructions of only that architecture."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 

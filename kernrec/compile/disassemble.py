@@ -35,7 +35,6 @@ class MachineInstruction:
     """Line of the PTX, counted from 1, or 0 if unknown."""
     opcode: str
     modifiers: tuple[str, ...]
-    """Modifiers in order, such as `E` and `128`."""
     operands: str
 
     @property
@@ -77,10 +76,6 @@ def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
 
     Return None if a program of the toolkit is missing, refuses the code, crashes or takes too long, if its output has
     an unknown form, or if the environment sets `KERNREC_COUNTS=ptx`.
-
-    Args:
-        ptx: PTX text.
-        sm: compute capability.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None

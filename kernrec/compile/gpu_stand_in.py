@@ -399,11 +399,7 @@ class StandInDriver:
 
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver.
-
-    Args:
-        name: name of the GPU to report.
-    """
+    """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver."""
     if has_driver():
         yield
         return

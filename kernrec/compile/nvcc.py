@@ -104,9 +104,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return the path of nvcc, or None if nvcc or a host compiler is missing. Search PATH, CUDA_HOME, CUDA_PATH and
-    NVIDIA's wheels.
-    """
+    """Return nvcc's path from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels, or None without a host compiler."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)

@@ -159,9 +159,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
 
 
 def compiler() -> str:
-    """Return the name and version of the compiler, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is not
-    installed.
-    """
+    """Return the compiler's name and version, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is missing."""
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 
@@ -197,11 +195,10 @@ def compile_source(
     """Compile CUDA C++, or assemble PTX if `name` ends with `.ptx`.
 
     Args:
-        source, sm, defines, name: As in `CompileJob`.
-        cache: Cache for the result; by default, the user's.
+        source, sm, defines, name: as in `CompileJob`.
 
     Raises:
-        CompileError: The compiler refuses the source. The message is the compiler's first error.
+        CompileError: the compiler refuses the source.
         NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())

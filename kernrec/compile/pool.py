@@ -56,7 +56,6 @@ def compile_many(
         jobs: jobs, consumed as workers become free.
         processes: number of worker processes, by default one per CPU. None starts if all results are cached.
         timeout_s: limit of one job in seconds: processor time on Linux, elapsed time elsewhere.
-        cache: cache of results, by default the user's.
 
     Yields:
         Each job with its result: a `CompileError` if it does not compile, takes too long or kills its process.
@@ -164,7 +163,6 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        """Jobs without a result, in order."""
         self._together = False
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
@@ -260,9 +258,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds, or its elapsed time if this is not Linux. An ended process has
-    infinity.
-    """
+    """Return the processor time (outside Linux: elapsed time) of a process in seconds. Infinity: it has ended."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
@@ -318,7 +314,6 @@ class Processors:
 
         Args:
             count: maximum number of working processes.
-            compiling: processes for compilation.
         """
         self.count = count
         self._context: ForkContext | SpawnContext | None = None

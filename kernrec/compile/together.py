@@ -98,9 +98,7 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with equal `together_key` in order, and None before several jobs are compiled
-        together.
-        """
+        """Yield the results of jobs with equal `together_key`, and None before jobs are compiled together."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone to learn the source's kernels and the compile time.
         if source not in self._kernels:
@@ -140,8 +138,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, or None if the compiler refuses a config or its output cannot be split. A
-        job's result is None if only other jobs use dynamic shared memory, which changes the alignment of static memory.
+        PTX and resources of each job, or None if the compiler refuses a config or its output cannot be split. A job's
+        result is None if only other jobs use dynamic shared memory, which changes the alignment of static memory.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -231,7 +229,6 @@ def launched_only(source: str, entries: Collection[str]) -> str:
     A source that is too complex, or that still contains several kernels, is returned unchanged.
 
     Args:
-        source: CUDA C++.
         entries: kernels to keep, as named in the source or mangled.
     """
     if source.count(_KERNEL_MARK) < 2:

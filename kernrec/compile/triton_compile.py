@@ -111,7 +111,7 @@ def with_dynamic_shared(ptx: str) -> str:
     """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
-        CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.
+        CompileError: a launch needs more than the function's own arguments. Only the emulator provides these.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -121,8 +121,8 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what Triton's launcher passes besides the function's own arguments, or None. Raise `CompileError` if
-    kernrec cannot pass what the launcher passes.
+    """Return what Triton's launcher adds to the function's arguments. Raise `CompileError` if kernrec cannot
+    pass it.
     """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
@@ -182,9 +182,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or tuple item. Record a constant in `constants`, and a known divisor in
-        `attributes`.
-        """
+        """Return Triton's type of an argument or tuple item. Record constants and known divisors."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -293,12 +291,7 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of a Triton compiler error with its source line.
-
-    Args:
-        error: A `CompilationError`.
-        source: Text of the file.
-    """
+    """Return the last line of a Triton compiler error with its source line."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error.__cause__, CompilationError):

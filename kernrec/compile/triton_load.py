@@ -136,9 +136,8 @@ def python_value(text: str) -> Any:
     """Return the value of a constant.
 
     Args:
-        text: Python literal, Triton type (`tl.float16`), Gluon layout (`gl.BlockedLayout(...)` with keyword
-            arguments), or
-            `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
+        text: Python literal, Triton type (`tl.float16`), Gluon layout (`gl.BlockedLayout(...)` with keyword arguments),
+            or `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
 
     Raises:
         UsageError: the text is none of these.

@@ -35,8 +35,6 @@ def answer_of(
     """Run `python -m module` with `request` as standard input, and return the last line of its output, parsed as JSON.
 
     Args:
-        module: module to run.
-        request: JSON text.
         about: name of the function, for messages.
         work: name of the task, for the message if the process dies.
         limit_s: time limit in seconds, or None.

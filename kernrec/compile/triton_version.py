@@ -26,9 +26,7 @@ _INTERFACES = (
 
 @once
 def triton_compiler() -> str:
-    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`. Raise `NoCompilerError` if
-    Triton is not installed.
-    """
+    """Return Triton's name and version, such as `triton 3.9.0`. Raise `NoCompilerError` if it is not installed."""
     from importlib.metadata import version
 
     if sys.platform == "darwin":
@@ -92,9 +90,7 @@ def untested_version() -> str | None:
 
 @once
 def check_interfaces() -> str:
-    """Import Triton and return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec
-    uses, as a newer release may.
-    """
+    """Return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec uses."""
     compiler = triton_compiler()
     for place in _INTERFACES:
         module, _, name = place.partition(":")

@@ -55,9 +55,7 @@ class BoundLaunch:
     """Index in `Kernel.launches`."""
     entry: str
     grid: tuple[int, int, int]
-    """Thread blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Threads per block along x, y and z."""
     shared_bytes: int
     """Dynamic shared memory in bytes per block."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]

@@ -63,7 +63,6 @@ class Signature(NamedTuple):
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
-    """Template parameters."""
 
     def instantiated(self, instance: str) -> "Signature":
         """Return the signature of a template instance such as `scale<float, 4>`."""

@@ -99,11 +99,7 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value of an expression that must be an integer of at least `least`.
-
-        Raises:
-            UsageError: the value is anything else. The message starts with `place`.
-        """
+        """Return the value of an expression. Raise `UsageError` unless it is an integer of at least `least`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -134,11 +130,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. Equal texts return the same object, so results can be cached by identity.
-
-    Raises:
-        UsageError: the text is not an expression. The message states the column and the reason.
-    """
+    """Parse an expression, equal texts to the same object. Raise `UsageError` if it is outside the grammar."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -231,9 +223,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree, kind) of a syntax node. The kind is number, truth value or text. Names are assumed to be
-        numbers.
-        """
+        """Return (tree, kind): number, truth value or text. Names are assumed to be numbers."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1

@@ -34,10 +34,8 @@ class LaunchReader:
         """Create a reader.
 
         Args:
-            source: source of the kernel.
             names: names in expressions.
             static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
-            dims: dimensions of the op.
             pointers: tensors and workspaces.
             images: tensors that are read through textures or surfaces.
         """
@@ -199,8 +197,8 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return the constraints from CUDA's limits for any launch (CUDA C++ Programming Guide, "Technical Specifications
-    per Compute Capability").
+    """Return CUDA's limits as constraints (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    Capability").
     """
     x, y, z = (extent.text for extent in launch.grid)
     rules = [

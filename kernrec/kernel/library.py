@@ -52,11 +52,7 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with a name. Case, blanks, `-` and `_` are ignored.
-
-    Raises:
-        UsageError: there is no such kernel. The message suggests similar names.
-    """
+    """Return a kernel by name, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -100,9 +96,7 @@ def kernels_for(
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels of an op for a dtype and layout on the architecture `sm`. Raise `NoSuchKernelError` if there
-    is no such kernel.
-    """
+    """Return the kernels of an op for a dtype, layout and architecture. Raise `NoSuchKernelError` if there are none."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
@@ -113,8 +107,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`, including kernels of equivalent ops.
-    Raise `NoSuchKernelError` if there is no such kernel.
+    """Return the CUDA C++ kernels for a problem, also of equivalent ops. Raise `NoSuchKernelError` if there are
+    none.
     """
     able = [
         kernel

@@ -38,7 +38,6 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
     """Return the device code of a source file with its headers inserted.
 
     Args:
-        path: source file.
         include: folders with headers, relative to the file's folder, which is searched first with its parent.
         instance: launched instance of a template, such as `scale<float, 4>`.
         whole: whether to keep host code, for nvcc.
@@ -178,9 +177,7 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
     """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
 
     Args:
-        path: the file.
         place: name of the file in messages.
-        most_bytes: maximum size.
         errors: handling of bytes that are not UTF-8, as in `bytes.decode`.
     """
     try:
@@ -243,7 +240,6 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
     """Return the compiler flags of a CUDA file: the user's, then those in its `compile_commands.json`.
 
     Args:
-        source: the file.
         stated: macros `NAME=VALUE` and options such as `-std=c++20` from the user.
         include: folders with headers.
 

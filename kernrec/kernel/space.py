@@ -44,14 +44,12 @@ class Space:
     Each row is one config, in lexicographic order of the tunables' values in the spec.
 
     Raises:
-        UsageError: The kernel does not support the dtype, the layout or the architecture.
+        UsageError: the kernel does not support the dtype, the layout or the architecture.
     """
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for the dtype and layout of a problem, which the kernel's op must be able to
-        express.
-        """
+        """Return the space for the dtype and layout of a problem, which the kernel's op must be able to express."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -131,9 +129,7 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return `Variants` with one variant per config, for a kernel that is profiled on one problem only
-        (`Kernel.sampled`).
-        """
+        """Return `Variants` with one variant per config, for a kernel profiled on one problem (`Kernel.sampled`)."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -143,9 +139,7 @@ class Space:
         return fixed
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op. Raise `UsageError` if the space has another data type or
-        layout.
-        """
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` for another data type or layout."""
         if problem.op != self.kernel.op:
             problem = self.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (self.kernel.op, self.dtype, self.layout):
@@ -191,9 +185,7 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
-    """Return what the engine needs of a problem: names, bytes of each tensor, whether a tensor is too large for 32-bit
-    indices, FLOPs and bytes.
-    """
+    """Return a problem's names, bytes of tensors, whether a tensor needs 64-bit indices, FLOPs and bytes."""
     sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
     return problem.names, *sizes
 
@@ -218,9 +210,7 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return whether each config satisfies the constraints; bool (rows,). It is false if a tensor needs 64-bit
-        indices.
-        """
+        """Return whether each config is valid; bool (rows,). All are false if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

@@ -145,9 +145,7 @@ class Launch:
     when: Expression | None
     """Condition for executing the launch, or None."""
     grid: tuple[Expression, Expression, Expression]
-    """Thread blocks along x, y and z."""
     block: tuple[Expression, Expression, Expression]
-    """Threads per block along x, y and z."""
     blocks: Expression
     """Product of `grid`."""
     threads: Expression
@@ -238,15 +236,11 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether any launch has no probes. Such a kernel is profiled on one problem, by emulating a sample of
-        blocks.
-        """
+        """Return whether a launch lacks probes, so that the kernel is profiled on one problem from sampled blocks."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op. Raise `UsageError` if the kernel cannot compute the
-        problem.
-        """
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` if there is none."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -273,9 +267,7 @@ class Kernel:
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return a copy of `config` with the tunables in the kernel's order. Raise `UsageError` if a tunable is unknown
-        or missing, or has an invalid value.
-        """
+        """Return `config` with tunables in the kernel's order. Raise `UsageError` if tunables or values are wrong."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -306,16 +298,12 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of each variant. `values` contains each variant's values of
-        `compile_time_tunables`.
-        """
+        """Return the `variant_key` of each variant, given its values of `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the key (16 hex digits) of each config's profile on one problem. `configs` contains values of all
-        tunables.
-        """
+        """Return the key (16 hex digits) of each config's profile on one problem, given its values of all tunables."""
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 

@@ -25,7 +25,6 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """Return the kernel of a spec file, with the source that the spec names in the same folder.
 
     Args:
-        path: the `kernel.toml`.
         data: content of the file, if already parsed.
 
     Raises:
@@ -39,9 +38,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Create a `Kernel` from a parsed spec (such as `Kernel.spec`) and its source. Error messages begin with
-    `place`.
-    """
+    """Create a `Kernel` from a spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 

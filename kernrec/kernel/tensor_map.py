@@ -54,9 +54,7 @@ class MapHandle:
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the tensor map of a tensor. Raise `UsageError` if the tensor has more axes than the box, or does not fit a
-    tensor map.
-    """
+    """Return the tensor map of a tensor. Raise `UsageError` if no map with this box can describe the tensor."""
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -99,9 +97,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Write the encoded map of a tensor at `address` to 128 bytes at `target`. Raise `KernrecError` if the driver
-    refuses the map.
-    """
+    """Write the map of a tensor at `address` to 128 bytes at `target`. Raise `KernrecError` if the driver refuses."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(
@@ -139,9 +135,7 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return (extents, layers) of the image for the tensor `name`, x first. Raise `UsageError` if no image has this
-        shape.
-        """
+        """Return (extents, layers) of a tensor's image, x first. Raise `UsageError` if no image has this shape."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} must be {self.channels}, its channels")

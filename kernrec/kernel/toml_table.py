@@ -157,9 +157,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers in columns that are not tunables. Raise `UsageError` if the config is not
-        listed.
-        """
+        """Return a listed config's numbers in columns that are not tunables. Raise `UsageError` for other configs."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -167,9 +165,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the index of each number in `values[column]`, by column; int64 (rows,), sorted by the tunables'
-        indices.
-        """
+        """Return each number's index in `values[column]`, by column; int64 (rows,), sorted by the tunables' indices."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -185,7 +181,6 @@ def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigLis
     """Read the `[configs]` table of the spec `top`, or return None.
 
     Args:
-        top: the spec.
         values: values of each tunable.
 
     Raises:

@@ -35,7 +35,6 @@ SPECIALIZED = 16
 """Divisor for which Triton specializes arguments."""
 
 _ITEM = "{name}__{index}"
-"""Name of an item of a tuple argument."""
 
 SCRATCH = 2
 """Pointers that Triton passes after the function's arguments: scratch memory, the profiler's scratch memory."""
@@ -92,8 +91,6 @@ def triton_function(
     """Read the `[triton]` table of a spec, or return None if the source is not Python.
 
     Args:
-        top: the spec.
-        source_name: file name of the source.
         launches: function and number of arguments of each launch.
         names: names in expressions.
 

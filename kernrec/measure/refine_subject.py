@@ -267,7 +267,7 @@ class Knowledge:
             cost = latency_s
         else:
             low, high = report.energy.energy_low_j, report.energy.energy_high_j
-            cost = energy_j and latency_s and float(self._objective.value_of(latency_s, energy_j))  # type: ignore[arg-type]
+            cost = energy_j and latency_s and self._objective.value_of(latency_s, energy_j)
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return `group`, the number of query heads per key/value head. Raise `UsageError` if the dimensions are
-    inconsistent.
-    """
+    """Return `group`, the query heads per key/value head. Raise `UsageError` if the dimensions are inconsistent."""
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
@@ -92,7 +90,7 @@ def _element_types(d: Names) -> dict[str, str]:
 def _values(d: Names) -> dict[str, Normal]:
     """Return mean and standard deviation of inputs that are not standard normal.
 
-    A few keys dominate, as in trained networks, so that a kernel that mixes up keys gives a wrong result.
+    The large spread of q makes a few keys dominate, as in trained networks.
     """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}

@@ -48,9 +48,7 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Return the differing tensor names of the problem's op, keyed by tensor name of `op`. Both are matmul or
-    matvec.
-    """
+    """Return the tensors that a matmul and its matvec name differently: the problem's name for each of `op`."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

@@ -86,7 +86,7 @@ def _flops(d: Names) -> int:
 def _values(d: Names) -> dict[str, Normal]:
     """Return mean and standard deviation of inputs that are not standard normal.
 
-    One expert dominates, as in trained networks, so that a kernel that mixes up experts gives a wrong result.
+    The large spread of the scores makes one expert dominate, as in trained networks.
     """
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():

@@ -146,8 +146,7 @@ class Op:
 
         Raises:
             UsageError: a dimension is unknown, missing, not an integer or out of range, the dimensions are
-                inconsistent, or the
-                dtype or layout is unknown.
+                inconsistent, or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         try:

@@ -29,9 +29,7 @@ def all_ops() -> tuple[Op, ...]:
 
 
 def find_op(name: str) -> Op:
-    """Return the op with a name or alias. Case, blanks, `-` and `_` are ignored. Raise `UsageError` if there is no such
-    op.
-    """
+    """Return an op by name or alias, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     if op := _BY_NAME.get(fold(str(name))):
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
@@ -74,9 +72,7 @@ copyreg.pickle(Op, _pickled)
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """Return the problem of an op for a shape such as `m=4096,n=4096,k=4096`. Raise `UsageError` if a name is unknown
-    or a value is impossible.
-    """
+    """Return the problem of a shape such as `m=4096,n=4096,k=4096`. Raise `UsageError` if it is impossible."""
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
@@ -84,7 +80,6 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
     """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`.
 
     Args:
-        key: the key.
         own: op of a kernel's spec, which takes precedence over a registered op of its name.
 
     Raises:

@@ -126,9 +126,7 @@ def workloads() -> tuple[str, ...]:
 
 
 def workload(name: str) -> Workload:
-    """Return the shipped workload with a name. Case, blanks, `-` and `_` are ignored. Raise `UsageError` if there is no
-    such workload.
-    """
+    """Return a shipped workload by name, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     names = workloads()
     for shipped in names:
         if fold(shipped) == fold(name):

@@ -53,9 +53,7 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return the requests since the previous request of each unit (sector or line), or a very large number if there was
-    none.
-    """
+    """Return the number of requests since each unit (sector or line) was last requested, very large if never."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -64,9 +62,7 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return the average number of distinct cache lines requested during each sector's reuse time, or infinity for a
-    first request.
-    """
+    """Return the average number of distinct cache lines in each sector's reuse time, infinite for a first request."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -105,9 +101,7 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield `run.read` and `run.write` of a block, and both with `.<axis>` for each axis with a next block in
-    `neighbors`.
-    """
+    """Yield `run.read` and `run.write` of a block, and both with `.<axis>` for each axis in `neighbors`."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -191,8 +185,6 @@ def wave_metrics(
     neighboring blocks share few reads.
 
     Args:
-        module: PTX of the kernel.
-        launch: the launch.
         budget: maximum number of PTX instructions of a block.
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
         busy: number of blocks that have work, from the start of the grid, or None for all.

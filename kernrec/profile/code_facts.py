@@ -50,8 +50,6 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     """Return the variables in constant and global memory that a module declares.
 
     Args:
-        module: PTX module.
-        entry: name of the kernel.
         source: CUDA C++ with the types, or an empty text.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
@@ -148,8 +146,6 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
     """Return the launch properties of a module's kernel.
 
     Args:
-        module: PTX module.
-        entry: name of the kernel.
         source: CUDA C++ of the module, or an empty text.
     """
     function = module.functions[entry]

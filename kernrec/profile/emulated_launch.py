@@ -39,13 +39,9 @@ def emulate_config(
     """Run all launches of a config on a problem. They write their outputs to `tensors`.
 
     Args:
-        kernel: the kernel.
-        config: the config.
-        problem: the problem.
         sm: compute capability for which the config was compiled, such as 86.
         module: PTX of the config.
         tensors: inputs and outputs by name, in their memory format (bf16 as 16-bit integers).
-        count: whether to count events.
         check_races: whether a data race in shared memory is an error.
         budget: maximum number of PTX instructions of a batch of blocks.
 
@@ -137,8 +133,6 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
     """Add scratch memory, and tensor maps for descriptors, to a launch if Triton's launcher passes them.
 
     Args:
-        kernel: the kernel.
-        problem: the problem.
         launch: launch with the function's own arguments. The name of its tensor stands for a descriptor.
         ptx: PTX with the comment of `kernrec.compile.triton_launcher`.
 
@@ -173,9 +167,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return what Triton passes for a tensor descriptor without a tensor map: the pointer, then shape and strides
-    twice.
-    """
+    """Return Triton's arguments for a descriptor without a tensor map: pointer, shape, strides, shape, strides."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -43,10 +43,7 @@ def compile_job_for(
     """Return the compilation job of a config. Configs that differ only in unused macros have equal jobs.
 
     Args:
-        kernel: the kernel.
-        config: the config.
         problem: problem with the data type and layout.
-        sm: compute capability.
         folder: folder from which a Triton source imports files.
     """
     unused, problem = unused_macros(kernel), kernel.form(problem)

@@ -157,9 +157,7 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raise `UsageError` if the text has another
-    form.
-    """
+    """Return the bytes of a C structure such as `f32:1,i32:2`. Raise `UsageError` for text of another form."""
     raw, pointers = read_structure(fields)
     if pointers:
         raise _invalid_field(pointers[0][1])
@@ -267,7 +265,6 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
     Args:
         descriptions: descriptions in the order of the parameters.
-        seed: seed of random values.
 
     Raises:
         UsageError: a description cannot be read, or a file cannot be loaded.

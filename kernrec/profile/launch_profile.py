@@ -101,7 +101,6 @@ class LaunchProfile:
     launch: int
     """Index in `Kernel.launches`."""
     entry: str
-    """Name of the kernel in its source."""
     resources: Resources
     profile: Profile
     ptx_hash: str
@@ -111,9 +110,6 @@ class LaunchProfile:
         """Return the database row of this profile.
 
         Args:
-            kernel: the kernel.
-            sm: compute capability.
-            variant_key: key of the variant.
             variant: values of the variant's tunables.
         """
         resources = self.resources
@@ -138,9 +134,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the PTX name of the kernel with this source name, which may be mangled. Raise `KernrecError` if the PTX
-    has no such kernel, or several.
-    """
+    """Return the (mangled) PTX name of a kernel in the source. Raise `KernrecError` unless there is exactly one."""
     if name in functions:
         return name
     mangled = [function for function in functions if function.startswith("_Z") and f"{len(name)}{name}" in function]

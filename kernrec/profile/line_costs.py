@@ -62,7 +62,6 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
     """Emulate a few blocks, and return the costs of source lines, the line with the most instructions first.
 
     Args:
-        module: module with line information.
         launch: launch, whose buffers the emulated blocks change.
         place_of: function that maps a PTX line to its source line, with line number 0 if there is none.
     """

@@ -54,16 +54,11 @@ def profile_variant(
     """Return the profiles of every launch of a compiled variant.
 
     Args:
-        kernel: the kernel.
         configs: configs of a `Space` that share the variant. A launch is probed with the first config that has it.
-        dtype: data type.
-        layout: layout.
-        sm: compute capability.
-        compiled: compiled code.
         counts: counts of emulated launches, to which new counts are added.
 
     Raises:
-        KernrecError: a probe cannot run, or the profile cannot be fitted. The message names kernel, config and launch.
+        KernrecError: a probe cannot run, or the profile cannot be fitted.
     """
     emulator = _ProbeEmulator(compiled, {} if counts is None else counts)
     profiles = []
@@ -86,7 +81,6 @@ def profile_architectures(
     """Profile variants with the same preprocessed source, and emulate equal launches of equal PTX once.
 
     Args:
-        kernel: the kernel.
         variants: variants with the same preprocessed source.
         compiled: compiled code by architecture.
 
@@ -196,11 +190,8 @@ def profile_variants(
     A failure only affects variants with the same code.
 
     Args:
-        kernel: the kernel.
-        variants: variants to profile.
         stored: (variant key, architecture) of profiles that are already stored.
         processors: processors, or a number of processes on this machine.
-        timeout_s: time limit of a compilation in seconds.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:

@@ -41,8 +41,6 @@ def profile_configs(
 
     Args:
         kernel: kernel that is profiled by emulating a sample of its blocks.
-        configs: configs to profile.
-        target: problem and architecture.
         processors: processors, or a number of processes on this machine.
 
     Yields:
@@ -201,9 +199,7 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the tensors of the target's problem. Configs of one process share them and may see each other's
-    outputs.
-    """
+    """Return the tensors of the target's problem, which all configs of one process share."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

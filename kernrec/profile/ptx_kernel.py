@@ -82,8 +82,6 @@ def file_launch(
     """Return a launch of a kernel. A CUDA file is compiled with line information.
 
     Args:
-        path: `.cu` or `.ptx` file.
-        arguments: result of `read_arguments`.
         grid: thread blocks along x, y and z; one to three extents.
         block: threads per block along x, y and z; one to three extents.
         entry: name of the kernel, or None if the file has only one.
@@ -147,7 +145,6 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
     """Make buffers of random indices cover all valid indices of the buffers into which they point.
 
     Args:
-        function: the kernel.
         passed: number or name of the buffer that each parameter receives.
         arguments: arguments, whose buffers of indices change in place.
     """
@@ -236,7 +233,6 @@ def kernel_of_ptx(
     """Return a `Kernel` for one kernel of a PTX file, and notes for the user.
 
     Args:
-        path: PTX file.
         entry: name of the kernel, or None if the file has only one.
         grid, block: number of blocks, and of threads per block; one to three extents each.
         arguments: descriptions of the arguments, as `kernrec check` accepts them.
@@ -355,7 +351,6 @@ def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: Cod
     Args:
         tensors: the spec's table of tensors, changed in place.
         places: argument of each parameter.
-        facts: properties of the code.
     """
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})

@@ -142,9 +142,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block per level of work in a one-dimensional grid. The middle block is from the level with the most
-    work.
-    """
+    """Choose one block per level of work in a one-dimensional grid, first from the level with the most work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -157,15 +155,11 @@ def profile_by_sampling(
     """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
 
     Args:
-        kernel: the kernel.
-        config: the config.
-        target: problem and architecture.
-        compiled: compiled code.
         tensors: tensors of the problem, to which blocks may write. Their values are zero unless an address or a branch
             depends on data.
 
     Raises:
-        KernrecError: a block cannot be emulated. The message names kernel and config.
+        KernrecError: a block cannot be emulated.
     """
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
@@ -310,7 +304,6 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
     """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
 
     Args:
-        emulation: emulation of the launch.
         runs: executions of each basic block by each warp; (basic blocks, warps).
         clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
     """

@@ -120,7 +120,6 @@ def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None)
 
     Args:
         kernel: kernel whose spec declares the values.
-        problem: the problem.
         folder: folder with the spec's `.npy` files.
 
     Raises:

@@ -172,9 +172,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, whose field names become a constant. Return any other argument
-        unchanged.
-        """
+        """Return the items of a named tuple, and store its field names. Return any other argument unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
@@ -222,9 +220,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return the spec's table for a tensor descriptor. Extents of its block may be names of a config's
-        constants.
-        """
+        """Return the spec's table for a tensor descriptor, whose block may use a config's constants."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")

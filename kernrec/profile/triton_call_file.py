@@ -69,7 +69,6 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
     """Read the description of a Triton launch from a TOML file.
 
     Args:
-        path: the TOML file.
         target: `kernels.py:matmul` or `package.kernels:matmul`, or None for the function that the file names.
         changed: new values of integer arguments.
 

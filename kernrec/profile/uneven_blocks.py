@@ -75,7 +75,6 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
 
     Args:
         emulation: emulation of one block at a time, for at most `_SHORT` instructions.
-        launch: the launch.
     """
     last = launch.grid[0] - 1
     try:
@@ -108,7 +107,6 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
 
     Args:
         work: function that returns a block's work. Neighboring blocks do similar work.
-        total: number of blocks.
     """
     first, last = 1, total - 2  # The tiles of the first and the last block may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}

@@ -59,8 +59,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain values for JSON: a GPU or kernel to its name, a problem to its key, a network to its
-    title, a record to its `as_dict`."""
+    """Convert a value to JSON: a GPU or kernel to its name, a problem to its key, a record to its `as_dict`."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -89,24 +88,17 @@ class Alias(Generic[_Value]):
         return cast("_Value", self if instance is None else self._read(instance))
 
 
-class OfPart(Generic[_Value]):
-    """Descriptor that returns a nested attribute, or `otherwise` if the first attribute on its path is None.
-
-    Args:
-        doc: docstring of the attribute.
-        path: path of the nested attribute, such as `measurement.sessions`.
-        otherwise: value if the first attribute on the path is None.
-    """
+class OfPart(Alias[_Value]):
+    """Descriptor as `Alias`, but with the value `otherwise` if the first attribute on the path is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
-        self._part, _, rest = path.partition(".")
-        self.__doc__, self._read, self._otherwise = doc, attrgetter(rest), otherwise
+        super().__init__(doc, path)
+        self._part, self._otherwise = path.partition(".")[0], otherwise
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        if instance is None:
-            return cast("_Value", self)
-        part = getattr(instance, self._part)
-        return self._otherwise if part is None else cast("_Value", self._read(part))
+        if instance is not None and getattr(instance, self._part) is None:
+            return self._otherwise
+        return super().__get__(instance, owner)
 
 
 _Interval = tuple[float, float]

@@ -75,8 +75,7 @@ class Recordings:
                 yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, clamped between the recorded times at the next smaller and next larger number of
-        items."""
+        """Return the predictions, clamped between the recorded times of the next smaller and larger item counts."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

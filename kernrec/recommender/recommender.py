@@ -102,8 +102,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op, with the arguments of `Request` and the errors of
-        `answer`."""
+        """Return the recommendations for one problem of an op (see `Request` and `answer`)."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -327,8 +326,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of an op's problem. A sweep includes the power limits at which the kernels were
-        measured."""
+        """Return the candidates of an op's problem. A sweep includes the power limits of measurements."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(
@@ -342,8 +340,7 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield candidate sets, estimated in batches. Problems that a batch cannot estimate, for example because of
-        database rows, are skipped."""
+        """Yield candidate sets, estimated in batches. Problems with database rows are skipped."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -368,8 +365,8 @@ class Recommender:
         objective, two (latency, energy) for a Pareto front, none without recommendations."""
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.conditions != self.context.conditions:
-            return self.for_conditions(answer.conditions).regrets(answer)
+        if answer.query.conditions != self.context.conditions:
+            return self.for_conditions(answer.query.conditions).regrets(answer)
         if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel

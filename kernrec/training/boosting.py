@@ -34,7 +34,6 @@ class TrainingSettings:
     rounds: int = 200
     """Maximum number of trees of a head."""
     depth: int = 5
-    """Maximum depth of a tree."""
     rate: float = 0.08
     """Learning rate: factor of each tree's predictions."""
     patience: int = 20
@@ -48,9 +47,7 @@ class TrainingSettings:
     sharpness: float = SHARPNESS
     """Exponent that gives rows of low cost more weight (see `loss_weights`)."""
     seed: int = 0
-    """Seed of all random choices."""
     threads: int = 2
-    """Number of XGBoost threads."""
     shape: "TrainingSettings | None" = None
     """Settings of separate trees for GPUs without measurements, or None to use the same trees."""
 
@@ -108,7 +105,6 @@ class TrainedHead:
     trees: Forest
     """Trees trained on all measured rows."""
     rounds: int
-    """Number of trees."""
     out_of_fold: Array
     """Predictions by trees trained without a row's group, (N,), or NaN without a measurement."""
 
@@ -125,7 +121,6 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     Args:
         data: features and targets of N rows.
         groups: group of each row, (N,). Cross-validation holds out whole groups.
-        settings: settings for growing trees.
     """
     # Make idle OpenMP threads sleep instead of occupying their CPU cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -74,7 +74,6 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
     Args:
         inputs: model inputs of the N configs.
         latency_s: measured times in seconds, (N,).
-        stated: other measured quantities.
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
@@ -93,7 +92,6 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
     """Return whether each energy contradicts the time and power, or the GPU's highest power limit, (N,).
 
     Args:
-        gpu: GPU of the measurements.
         latency_s: measured times in seconds, (N,).
         energy_j: measured energies in joules, (N,), or NaN.
         power_w: measured powers in watts, (N,), or NaN.

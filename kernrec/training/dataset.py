@@ -20,7 +20,6 @@ class RowGroup:
 
     gpu: str
     problem: str
-    """Key of the problem."""
     op: str
     kernel: str
     kernel_hash: str
@@ -106,9 +105,7 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the latencies (s) and powers (W) of the analytical model with `RowGroup.beneath`, (N,), keyed
-        by head.
-        """
+        """Return the analytical model's latency (s) and power (W) with `RowGroup.beneath`, (N,), keyed by head."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),

@@ -69,9 +69,7 @@ class Evaluation:
     parts: int
     """Number of problems, GPUs or kernels that can be held out."""
     scores: list[MethodScore]
-    """Scores of each method and quantity."""
     problems: list[HeldOutProblem]
-    """Scored problems, with measurements and predictions."""
     notes: list[str]
 
 
@@ -86,9 +84,7 @@ def evaluate(
     Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 
     Args:
-        request: selection of the measurements.
         split: kind of group that is held out, one of `held_out_predictions.SPLITS`.
-        settings: settings for growing trees.
         progress: function that receives a sentence for each fold.
 
     Raises:

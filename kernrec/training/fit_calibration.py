@@ -75,7 +75,6 @@ def calibrate_analytical(
     An earlier calibration is removed if the new one does not help. Calibrations of other architectures do not change.
 
     Args:
-        request: selection of the measurements.
         folder: folder of the calibration file, by default `models` beside the first database.
 
     Returns:
@@ -84,8 +83,7 @@ def calibrate_analytical(
     Raises:
         UsageError: there is no measurement.
         KernrecError: every architecture has too few measurements, a library of the extra `train` is not installed, or
-            the
-            folder cannot be written.
+            the folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Fit relative to the uncalibrated coefficients.
@@ -187,9 +185,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy of the rows in `powered` as fractions of the measured energy,
-        (rows, 3).
-        """
+        """Return static, core and DRAM energy of the rows in `powered` / measured energy, (rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -327,7 +323,6 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     Args:
         shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
             measured.
-        weights: weight of each row, (N,).
         largest: largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))

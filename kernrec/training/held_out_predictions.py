@@ -88,13 +88,11 @@ def held_out_problems(
         groups: rows with inputs of the uncalibrated model, because stored calibrations may contain held-out
             measurements.
         split: kind of group, one of `SPLITS`. Problems that differ only in dtype or layout are held out together.
-        settings: settings for growing trees.
         progress: function that receives a sentence for each fold.
 
     Returns:
         Problems with at least `FEWEST` measured configs, and the number of groups. A single group cannot be held out,
-            so
-        `learned` and `calibrated` have no predictions.
+        so `learned` and `calibrated` have no predictions.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}

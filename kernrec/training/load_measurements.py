@@ -107,7 +107,6 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     recording.
 
     Args:
-        request: selection of the measurements.
         calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
             predictions, False fits or evaluates calibrations.
 
@@ -184,7 +183,6 @@ def _read_rows(
     """Read measured rows whose columns have the `wanted` values (None: any).
 
     Args:
-        databases: databases to read.
         op: op to read, or None for all.
         wanted: value of each column.
         left_out: receives the number of unused rows by reason.
@@ -274,9 +272,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return a single-kernel model's corrections of the logarithmic predictions, keyed by head, or nothing without
-        a model.
-        """
+        """Return the terms that a single-kernel model adds to log predictions, keyed by head; none without a model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}

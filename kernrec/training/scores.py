@@ -72,9 +72,9 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
     """Return the hypervolume of the recommended configs as a fraction of that of all configs.
 
     Args:
-        latency: Measured latency of all configs, (C,).
-        energy: Measured energy of all configs, (C,).
-        recommended: Indices of the recommended configs.
+        latency: measured latency of all configs, (C,).
+        energy: measured energy of all configs, (C,).
+        recommended: indices of the recommended configs.
     """
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
@@ -121,7 +121,6 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
     Args:
         groups: group of each row, (N,).
         folds: number of folds. With fewer groups, each is a fold.
-        seed: seed of the random assignment.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
@@ -138,7 +137,7 @@ def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
     """Yield a Boolean mask of the rows in each fold, (N,).
 
     Args:
-        fold: Fold of each row, from `group_folds`.
+        fold: fold of each row, from `group_folds`.
     """
     for number in range(int(fold.max()) + 1):
         yield fold == number

@@ -144,11 +144,9 @@ def _transfer_predictions(
     """Predict rows by models trained without their GPU (or kernel) and problem. Sample the rows if there are many.
 
     Args:
-        data: all rows.
         heads: training data and number of trees by head.
         unit: number of each row's GPU (or kernel), (N,).
         problems: number of each row's problem, (N,), or None to hold out no problems.
-        settings: settings for growing trees.
 
     Returns:
         Log ratios by head, (N,), NaN if not predicted, and distances from the training data, (N,).

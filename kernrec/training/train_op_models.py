@@ -37,9 +37,7 @@ def train_op_models(
     """Train and store a model for each op that has measurements.
 
     Args:
-        request: selection of the measurements.
         folder: folder for the models, by default `models` beside the first database.
-        settings: settings for growing trees.
         progress: function that receives a sentence before each op, with the number of trained rows so far and of all
             rows.
 

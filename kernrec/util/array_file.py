@@ -78,7 +78,6 @@ def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
     Windows reads the file instead, because it cannot replace a mapped file.
 
     Args:
-        path: the file.
         digest: hash to update with the content, in pieces, so that unused pages do not stay in memory.
 
     Raises:

@@ -26,7 +26,6 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
     Args:
         name: name of the cache file, which is replaced if the inputs change.
         made_of: inputs of the result.
-        make: function that computes the result.
     """
     from kernrec.util.array_file import pack, unpack
 

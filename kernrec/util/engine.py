@@ -12,9 +12,7 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`. Raise `KernrecError` if the engine is missing, or was compiled from other
-    sources.
-    """
+    """Return `kernrec._engine`. Raise `KernrecError` if it is missing, or was compiled from other sources."""
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))
         raise KernrecError(f"kernrec's engine is {'of another version' if other else 'not compiled'}: {_REMEDY}")

@@ -25,7 +25,6 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
-        path: the file.
         title: name in messages, by default the path.
 
     Raises:
@@ -45,8 +44,6 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
     """Return the content of a regular file of at most `most_bytes` bytes.
 
     Args:
-        path: the file.
-        most_bytes: maximum size.
         title: name in messages, by default the path.
 
     Raises:
@@ -72,7 +69,6 @@ def check_input(path: Path, title: object = None) -> None:
     Call this before another library opens the path. A missing file or a folder is accepted.
 
     Args:
-        path: the path.
         title: name in messages, by default the path.
     """
     title = path if title is None else title
@@ -90,7 +86,6 @@ def write_whole(
     """Write a file atomically, without leaving a temporary file after an error.
 
     Args:
-        path: the file.
         data: content, or a function that writes it to an open file.
         shared: whether other users read the file. Its content is then on disk before the file appears.
         mode: permission bits. By default, the umask sets them for a shared file, and other files are private.
@@ -142,7 +137,6 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     """Lock a file, which is created if necessary.
 
     Args:
-        path: the file.
         wait_s: maximum seconds to wait for another process.
 
     Returns:

@@ -139,9 +139,7 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the default values of fields without an argument. Raise `TypeError` if an argument is unknown, or a field
-    has neither argument nor default.
-    """
+    """Return the defaults of fields without an argument. Raise `TypeError` for unknown or missing arguments."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

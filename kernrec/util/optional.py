@@ -17,7 +17,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
         extra: extra of kernrec that installs the library.
 
     Raises:
-        KernrecError: the library is not installed. The message names the extra.
+        KernrecError: the library is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -26,11 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that libraries are installed, before long work that would import them later.
-
-    Raises:
-        KernrecError: A library is not installed. The message names the extra.
-    """
+    """Raise `KernrecError` if a library is missing, before long work that would import it later."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise _not_installed(module, purpose, extra)

@@ -135,9 +135,7 @@ def start_context() -> "ForkContext | SpawnContext":
 
 
 def settle() -> None:
-    """Prepare a child process. A forked child ends with its parent, resets signal handlers and closes inherited
-    connections.
-    """
+    """Prepare a child process: end it with its parent, reset signal handlers, close inherited connections."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
@@ -214,7 +212,6 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     Without Landlock, the function runs without restrictions.
 
     Args:
-        work: the function.
         readable: files and folders that it can read.
         writable: files and folders that it can read and write.
     """

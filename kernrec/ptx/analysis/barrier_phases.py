@@ -42,7 +42,6 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """Return how often each warp waits for global memory. Independent loads share one wait.
 
     Args:
-        piece: basic blocks of the piece.
         runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
@@ -60,9 +59,8 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
     """Return the sum, over all phases, of the slowest warp's clock cycles or waits.
 
     Args:
-        function: The kernel.
-        pieces: Basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        by_warp: For each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
+        pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
+        by_warp: for each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -99,7 +97,6 @@ def overlapped_waits(
     together.
 
     Args:
-        function: kernel.
         pieces: groups of basic blocks that the assembler merges.
         waited: number of waits of all warps, for each piece.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
@@ -182,9 +179,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block. Yield the number of PTX instructions in each part, and the part's machine instructions by
-    class.
-    """
+    """Split a basic block. Yield each part's number of PTX instructions, and machine instructions by class."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -32,7 +32,6 @@ class Dependence:
     """Instruction whose address or condition depends on data."""
 
     line: int
-    """Line of the instruction in the PTX."""
     text: str
     kind: str
     """Kind of instruction: `branch`, `load` or `store`."""
@@ -61,9 +60,7 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield (index, position) of each load from global memory. The position counts the loads in its chain of dependent
-    loads.
-    """
+    """Yield (index, position in its chain of dependent loads) of each load from global memory."""
     depths: dict[str, int] = {}  # Length of the longest chain of dependent loads behind each register.
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
@@ -144,9 +141,7 @@ def _run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a loop stores to global memory. Blocks of such a kernel usually compute several tiles of the
-    result.
-    """
+    """Return whether a loop stores to global memory, as in blocks that compute several tiles of the result."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):

@@ -231,8 +231,8 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold the instruction that computes an operand if its opcode is one of `opcodes` and nothing else reads its
-        result.
+        """Fold the instruction that computes an operand if its opcode is in `opcodes` and its result has no
+        other use.
         """
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:

@@ -124,9 +124,7 @@ _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a `wmma` instruction: the `mma` instructions that cover its shape, or one access per 4 bytes
-    of a lane.
-    """
+    """Return the cost of a `wmma` instruction: `mma` instructions for its shape, or accesses of 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""

@@ -157,9 +157,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return the basic blocks whose branch becomes predicates. Add the cost of the skipped code to the block before
-        it.
-        """
+        """Return the blocks whose branch becomes predicates, and charge them for the code that the branch skips."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):

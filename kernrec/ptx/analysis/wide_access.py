@@ -115,9 +115,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return (address register, access) if an instruction accesses shared memory in a way that can be merged, else
-    (register, None).
-    """
+    """Return (address register, access to shared memory). The access is None if it cannot merge with neighbors."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -304,7 +302,6 @@ def _combines(ins: Instruction, uniform: bool, is_read: bool) -> bool:
     """Return whether the assembler combines the atomic operations of a warp on one address.
 
     Args:
-        ins: atomic operation.
         uniform: whether all lanes use the same operand.
         is_read: whether an instruction reads the old value that the operation returns.
     """

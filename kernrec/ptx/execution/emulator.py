@@ -60,11 +60,8 @@ def emulate(
     place.
 
     Args:
-        module: module from `parse`.
-        launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters,
-            the blocks must form whole clusters.
-        count: whether to count events.
+        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, the blocks
+            must form whole clusters.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.
         check_races: whether a data race in shared memory is an error. In a race, two threads access the same byte
@@ -148,9 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Return the launch in the engine. `merged` contains the basic blocks that belong to the previous block's
-        machine code.
-        """
+        """Return the launch in the engine. The blocks in `merged` belong to the previous block's machine code."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True

@@ -38,8 +38,8 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable that a text such as `.shared .align 4 .b8 tile[512]` declares. Raise `ValueError` if the text
-    is not a declaration.
+    """Return the variable in a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` for
+    other text.
     """
     match = _VARIABLE.match(text.strip())
     if match is None:

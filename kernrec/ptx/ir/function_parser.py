@@ -205,7 +205,6 @@ class FunctionParser:
         """Parse the first statement of a text and return the remaining text, or None if the statement is incomplete.
 
         Args:
-            text: the text.
             number: number of the line at which the text starts.
         """
         if text[0] == "{":
@@ -234,9 +233,7 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function after its last line, line `number`. Raise `ParseError` if a branch names a label that
-        the function does not have.
-        """
+        """Complete the function after line `number`, its last. Raise `ParseError` if a branch has an unknown label."""
         function = self.function
         instructions = function.instructions
         for index, scopes in self._branches:

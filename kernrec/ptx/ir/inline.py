@@ -41,7 +41,6 @@ class _Body:
 
     function: Function
     names: dict[str, str]
-    """New name of each variable, parameter and label."""
     suffix: str
     """Suffix of the new names of registers."""
     callers: tuple[str, ...]
@@ -125,7 +124,6 @@ class _Inliner:
         """Append comparisons of a function pointer with each possible function, and calls of these functions.
 
         Args:
-            ins: call through the pointer.
             pointer: register with the function's address.
             passed: variables that receive the results, and variables with the arguments.
             callers: functions that are being inlined.

@@ -177,8 +177,6 @@ def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     predicates.
 
     Args:
-        register: declared type of the register.
-        wanted: type that the instruction requires.
         wider: whether the register may have more bits than the required type, as in loads, stores and conversions.
     """
     have, need = BITS[register], BITS[wanted]

@@ -18,7 +18,6 @@ class Slot:
     """Use of the operand: `write`, `read`, `address`, `tensor` (map and coordinates in brackets) or `label`."""
     type: str = "b32"
     wider: bool = False
-    """Whether a register may have more bits than the type."""
     vector: int = 1
     """Number of elements of a vector; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False

@@ -40,7 +40,6 @@ def special_width(name: str) -> int:
 
 
 WARP = 32
-"""Threads of a warp."""
 _OF_SM = 65536  # Number of registers of an SM.
 _MOST, _UNIT = 256, 8  # Maximum and granularity of the registers per thread that a kernel can request.
 

@@ -165,9 +165,7 @@ class TensorMap:
         return raw
 
     def _problem(self, address: int) -> str:
-        """Return why no copy can use the map, or an empty text, by the rules of `cuTensorMapEncodeTiled` (CUDA Driver
-        API).
-        """
+        """Return why no copy can use the map, or "" (rules: CUDA Driver API, `cuTensorMapEncodeTiled`)."""
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))
         strides, box, steps = strides[: rank - 1], box[:rank], steps[:rank]

@@ -138,9 +138,6 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     """Assign addresses to the variables of a kernel, and pack the arguments of a launch.
 
     Args:
-        module: the module.
-        function: kernel of the launch.
-        launch: the launch.
         guarded: whether to leave unused bytes between arrays in shared memory, to detect accesses beyond an array.
 
     Raises:
@@ -250,13 +247,12 @@ def pack_arguments(
     """Return the content of the parameter space, and add the offset of each parameter to `symbols`.
 
     Args:
-        function: The kernel.
-        arguments: As in `KernelLaunch.arguments`.
-        addresses: Addresses of buffers and handles of images, keyed by name.
-        symbols: Dictionary that receives the offset of each parameter in bytes.
+        arguments: as in `KernelLaunch.arguments`.
+        addresses: addresses of buffers and handles of images, keyed by name.
+        symbols: dictionary that receives the offset of each parameter in bytes.
 
     Raises:
-        UsageError: The arguments do not fit the kernel.
+        UsageError: the arguments do not fit the kernel.
     """
     kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
@@ -321,9 +317,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given blocks by cluster and, within a cluster, by rank. Raise `UsageError` if a cluster is not
-        complete.
-        """
+        """Return the given blocks by cluster and then rank. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
         numbers = np.unique(np.asarray(block_numbers))

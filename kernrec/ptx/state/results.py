@@ -33,9 +33,7 @@ _TYPES = frozenset(
 
 
 def register_width(kind: str) -> int:
-    """Return the number of bits of a register. A predicate has 1 bit. Raise `EmulationError` if the emulator has no
-    registers of this type.
-    """
+    """Return the bits of a register (predicate: 1). Raise `EmulationError` if the emulator lacks the type."""
     if kind not in _TYPES:
         raise EmulationError(f"registers of type .{kind} are not supported")
     return BITS[kind]

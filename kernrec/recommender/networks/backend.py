@@ -114,8 +114,8 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return a backend's name without its variant, such as `SGLang` for `SGLang (static scales)`. For cuDNN and cuBLAS,
-    it is `PyTorch`, which calls these libraries."""
+    """Return a backend's name without its variant: `SGLang` for `SGLang (static scales)`, `PyTorch` for cuDNN and
+    cuBLAS."""
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 

@@ -33,7 +33,6 @@ from kernrec.recommender.networks.result import (
     NetworkAnswer,
     Total,
     TotalSum,
-    value_of,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
@@ -178,8 +177,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of a layer's fastest config, config of lowest energy and config of the occupancy
-    heuristic, keyed by the name of their total."""
+    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -212,7 +210,8 @@ def _totals(
         for total in sums.values():
             total.wait(exchange.latency_s)
     totals = [total.result(name) for name, total in sums.items()]
-    return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
+    value = query.objective.scalar.value_of
+    return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:

@@ -88,7 +88,8 @@ class LayerAnswer(FormerNames):
         """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
-        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
+        value = self.objective.scalar.value_of
+        return 1.0 - value(*self.costs) / value(*backend)
 
     @property
     def worth_it(self) -> bool | None:
@@ -108,9 +109,8 @@ class LayerAnswer(FormerNames):
         """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
-        worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
-                       for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
-        return value_of(self.objective, (worst[0], worst[1])) < value_of(self.objective, (best[0], best[1]))
+        value = self.objective.scalar.value_of
+        return value(*(each.high for each in self.costs)) < value(*(each.low for each in backend))
 
     @property
     def runs_backend(self) -> bool:
@@ -159,17 +159,9 @@ class LayerAnswer(FormerNames):
         }
 
 
-def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes (latency for `pareto`)."""
-    latency, energy = (np.array(estimate.value) for estimate in costs)
-    scalar = Objective.LATENCY if objective is Objective.PARETO else objective
-    return float(scalar.value_of(latency, energy))
-
-
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals. The mixture uses kernrec where it is worth it and a backend elsewhere. The total of a backend has
-the name of the backend, such as `vLLM today`."""
+"""Names of totals: the occupancy heuristic's, and kernrec where it is worth it with a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -237,8 +229,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. The backend's total has
-rank 0."""
+"""Rank of each total, of which only the lowest is shown if costs are equal. The backend's total has rank 0."""
 
 
 @dataclass(frozen=True)
@@ -334,8 +325,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return (name, fraction of the network's time) of the `most` longest layers. All-reduces count as one
-        layer."""
+        """Return (name, fraction of the network's time) of the longest layers. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
