@@ -27,7 +27,6 @@ def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunc
     """Return the comment lines that describe a config, its tensors and its launches.
 
     Args:
-        recommendation: Kernel, config and problem.
         launches: Launches to describe. By default, the launches of the recommendation.
     """
     problem, kernel = recommendation.problem, recommendation.kernel

@@ -35,7 +35,6 @@ def collect(
     """Run a measuring campaign on this machine.
 
     Args:
-        request: Problems, device, strategy and database.
         report: Function to call with each measurement and each note.
         stopping: Function that is called often. Once it returns True, the campaign ends.
 
@@ -137,7 +136,6 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     """Return the device that a request names. Raise the errors of `collect`.
 
     Args:
-        request: Request with the GPU or the recording.
         scratch: Folder for temporary files of the device's process.
     """
     if request.recording is not None:

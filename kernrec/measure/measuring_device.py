@@ -79,7 +79,6 @@ def gpu_device(
     """Return the campaign device for a GPU of this machine.
 
     Args:
-        present: GPU to measure on.
         scratch: Folder for temporary files of the device's process.
         inputs: Description of the kernels' input values, as stored in rows.
         kernel: Additional fields of the request that opens the device, for a user's kernel.
@@ -130,7 +129,6 @@ class KernelMeasurement:
         """Prepare a measurement, after checking that this machine can make it.
 
         Args:
-            database: Database for the measurements.
             folder: Folder of the files that the kernel's spec names.
             effort: `quick`, `normal` or `exhaustive`.
 

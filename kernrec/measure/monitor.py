@@ -158,8 +158,6 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
     Ctrl-C and other signals that ask the monitor to end reach the command. The command's child processes may continue.
 
     Args:
-        command: Program and its arguments.
-        reader: Source of sensor readings.
         period_s: Seconds between two readings.
         show: Function to call with each reading.
 

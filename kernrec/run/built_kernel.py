@@ -265,8 +265,6 @@ def build_kernel(
     """Return a kernel that can run every problem in `shapes`.
 
     Args:
-        recommender: Recommender that selects a config for each problem.
-        shapes: Problems that the kernel must be able to run.
         gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
         driver: Driver that launches the kernel. By default, on the GPUs of this machine.

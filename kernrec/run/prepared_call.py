@@ -71,7 +71,6 @@ class PackedLaunches:
             addresses: Addresses of the inputs, in the order of the op's tensors.
             output: Address of the output.
             workspace: Address of the memory for all workspaces.
-            stream: Address of the stream.
         """
         for slot, place in self._inputs:
             slot.value = addresses[place]
@@ -151,7 +150,6 @@ def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, An
     """Return the input arrays of a call in the order of the op's tensors.
 
     Args:
-        inputs: Names of the inputs.
         arrays: Arrays given by position.
         named: Arrays given by name.
 

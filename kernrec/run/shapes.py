@@ -36,7 +36,6 @@ class Shapes:
         """Create the problems of an op.
 
         Args:
-            op: Op of the problems.
             dtype: Data type, by default the op's default.
             layout: Tensor layout, by default the op's default.
             dims: Value or values of each dimension: a number, a range such as `range(1, 4097)`, or a list of numbers.

@@ -52,7 +52,6 @@ def add_rows(
     Args:
         connection: Connection to the database, which is attached as `db`.
         folder: The connection's `exchange_folder`, in which no row occurs twice. Columns that a file lacks are NULL.
-        path: Path of the database, for messages.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 

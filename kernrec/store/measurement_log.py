@@ -222,7 +222,6 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     Args:
         logs: Logs of the databases, in order of precedence.
         kernels: Names of the requested kernels.
-        problem_key: Key of the problem.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE

@@ -75,8 +75,6 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        problem: Problem to measure.
-        tasks: Configs to measure.
         probability: Probability with which each config became a task, or None if the tasks are no random sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
@@ -117,7 +115,6 @@ def plan_library(
 
     Args:
         problems: Names and problems, in measuring order.
-        gpu: GPU to measure on.
         context: Profiles for predictions, and models that correct the predictions.
         most: Maximum number of configs per problem, or None for the whole space.
         drawn: Whether to select configs at random instead of letting a search choose them.
@@ -162,9 +159,7 @@ def plan_recordings(
     """Plan the measurements of recorded problems, whose configs have no predictions.
 
     Args:
-        recordings: Names and recordings of problems.
         most: Maximum number of configs per problem, or None for all.
-        seed: Seed of the search.
     """
     planned = []
     for name, recording in recordings:

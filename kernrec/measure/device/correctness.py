@@ -57,7 +57,6 @@ def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     too.
 
     Args:
-        problem: Problem with the outputs.
         kernel: Kernel whose spec declares the problem, or None for the problem of an op.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
@@ -109,7 +108,6 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
 
     Args:
         stored: Output as a kernel left it in memory, a flat array of the module `xp`.
-        dtype: Data type of the output.
         expected: Expected elements, as returned by `values`. NaN marks an element that is not compared, because the
             config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.

@@ -43,9 +43,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
     """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
     Args:
-        code: Code of the kernels.
         names: Names of the kernels in the code, keyed by their names in the spec.
-        launches: Launches to check.
 
     Raises:
         MeasurementFailure: The arguments of a launch do not match its kernel.

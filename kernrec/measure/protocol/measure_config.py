@@ -176,11 +176,8 @@ def measure_config(
     """Measure one config.
 
     Args:
-        device: Device to measure on.
-        subject: Config to measure.
         tier: Tier of the measurement. `Tier.SCREEN` measures only latency, and the other tiers also energy.
         best_s: Lowest latency in seconds on this problem so far, or None. `Tier.SCREEN` abandons much slower configs.
-        traits: Properties of the device's energy counter.
 
     Raises:
         MeasurementFailure: The config computes wrong values, or the clocks were lowered in every attempt.
@@ -277,8 +274,6 @@ def measure_energy(
     power times this launch time.
 
     Args:
-        device: Device to measure on.
-        loaded: Config to measure.
         launch_s: Approximate duration of a launch in seconds.
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.

@@ -66,7 +66,6 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
     rows. If an error occurs, no row is added.
 
     Args:
-        database: Open database that receives the rows.
         other: An untrusted file, which is not changed. Its withdrawals are ignored.
         note: Function that receives a message if withdrawals were ignored.
 
@@ -98,7 +97,6 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
     """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows.
 
     Args:
-        database: Open database that receives the rows.
         checked: Folder with files of checked rows. The files are moved out of this folder.
         signer, apart_from: See `Database.add_from`.
     """
@@ -110,7 +108,6 @@ def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
     Args:
-        path: Path of the database.
         checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()

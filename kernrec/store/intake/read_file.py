@@ -69,9 +69,7 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
     """Raise `UsageError` if the parent process must not open a database.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
         rows: Whether to check the rows. Otherwise only read them: a damaged file may crash this process.
         state: State that the file must have (`marks.file_state`).
     """
@@ -127,9 +125,7 @@ def _opened(
     """Yield a connection to a database that has the present schema, migrating a copy of an older file.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
         copied: Whether to open a copy even if the file has the present schema.
         state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
         filtered: See `connect_untrusted`.
@@ -178,7 +174,6 @@ def read_segments(
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for the checked rows.
-        limits: Limits of this process.
 
     Returns:
         A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
@@ -235,7 +230,6 @@ def _segments_opened(
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for temporary files.
-        limits: Limits of this process.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
@@ -338,12 +332,6 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
     """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
-
-    Args:
-        path: Path of the untrusted file.
-        folder: Folder for the new file.
-        limits: Limits of this process.
-        most_rows: Maximum number of rows.
 
     Raises:
         UsageError: The file states that it has more rows or bytes than any recording.

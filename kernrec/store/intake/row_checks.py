@@ -93,7 +93,6 @@ def faults(
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
-        layout: Layout of the schema.
         most: Maximum number of keys to list for each fault.
         latest: Latest plausible time of a measurement, by default the present time. Rows may be one day later.
 

@@ -33,10 +33,8 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
     """Write a bundle: first the segments, then the signature, then the manifest. Return the manifest with its owner.
 
     Args:
-        place: Folder or zip file for the bundle's files.
         manifest: Manifest without an owner.
         files: Paths of the segments' files, keyed by `Segment.name`.
-        signer: Owner of the bundle, who signs the manifest.
     """
     for segment in manifest.segments:
         place.write(segment.name, files[segment.name])
@@ -55,10 +53,6 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
     """Return the bundle with a manifest, after checking the manifest and its signature.
 
-    Args:
-        place: Store that contains the bundle's files.
-        name: Name of the manifest.
-
     Raises:
         UsageError: The file is not a manifest, or its signature does not match.
     """
@@ -72,8 +66,6 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     """Return (parsed document, bytes of the document) for a document with a signature file beside it.
 
     Args:
-        place: Store that contains both files.
-        name: Name of the document.
         parse: Function that converts the document's bytes, given a title for messages.
 
     Raises:

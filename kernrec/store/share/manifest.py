@@ -120,7 +120,6 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
     """Return the name of a bundle in a place (`kernrec.store.share`).
 
     Args:
-        manifest: Manifest of the bundle.
         content: Content of the manifest's file. By default, `manifest.to_bytes()`.
 
     Raises:

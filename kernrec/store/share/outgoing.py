@@ -65,7 +65,6 @@ def public_column(name: str, secret: str) -> str:
     """Return an SQL expression for the values of a column of `measurement` without their private parts.
 
     Args:
-        name: Name of the column.
         secret: Secret of the database (`secret_of`).
     """
     column = f'"{name}"'
@@ -144,10 +143,7 @@ def outgoing(
     """Write the selected rows to segments in a folder, without private values.
 
     Args:
-        database: Database to read.
-        selection: Measurements to write.
         secret: Secret of the database (`secret_of`).
-        folder: Folder for the segments.
         licence: License of the rows. By default, `LICENCE`.
 
     Raises:
@@ -231,8 +227,6 @@ def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) 
     pushed again with another hash of the GPU's UUID, and the two versions would contradict each other.
 
     Args:
-        database: Database to read.
-        selection: Measurements to compare.
         stale: Parquet files with the `likeness_key` of each measurement to exclude.
     """
     lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"

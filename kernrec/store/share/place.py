@@ -41,7 +41,6 @@ class Place(Protocol):
         """Yield the content of a file in pieces.
 
         Args:
-            name: Name of the file.
             most: Maximum size of the file in bytes.
 
         Raises:
@@ -115,7 +114,6 @@ class ZipFile:
     """A bundle in a zip file, uncompressed, because Parquet files are compressed already.
 
     Args:
-        path: Path of the zip file.
         title: Name of the file, for messages. By default, the path.
     """
 

@@ -67,7 +67,6 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
     """Pull new bundles and withdrawals from a place.
 
     Args:
-        place: Place to read.
         untrusted: Whether to accept bundles that are signed with unknown keys, too.
 
     Raises:
@@ -82,7 +81,6 @@ def take_new(place: Place, path: Path, keys: Collection[str] | None = None, name
     """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to read.
         path: Path of the database of pulled rows.
         keys: Public keys of the signers, or None for any signer.
         names: Names of the files in the place, if the caller has already listed them.
@@ -162,8 +160,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
     """Fetch a bundle from a place.
 
     Args:
-        place: Place to read.
-        name: Name of the bundle.
         folder: Private folder for fetched bundles.
 
     Raises:

@@ -77,7 +77,6 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
     Args:
         path: Path of the database of pulled rows, which is created if needed.
         name: Name of the withdrawal at its place.
-        withdrawal: The withdrawal.
     """
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]

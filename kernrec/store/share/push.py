@@ -42,13 +42,10 @@ def push(
     """Push the measurements of a database that a place lacks.
 
     Args:
-        place: Place to write to.
-        database: Database to read.
         selection: Measurements to push. Pushed measurements that were withdrawn later are withdrawn there, too.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that gets the outgoing rows of each GPU and the number of withdrawals. Push only if it returns
-        True.
+        agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
 
     Returns:
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
@@ -125,7 +122,6 @@ def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
     complete.
 
     Args:
-        place: Place to list.
         without: Names to exclude.
     """
     while True:

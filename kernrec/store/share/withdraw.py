@@ -60,7 +60,6 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
     """Withdraw measurements in a database, and return their number.
 
     Args:
-        path: Path of the database.
         condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
         reason: Note for people who read the log.
         agree: Function that receives the selected measurements and returns whether to withdraw them.
@@ -79,9 +78,7 @@ def withdraw_there(
     """Withdraw measurements that the user pushed to a place, and return their number.
 
     Args:
-        place: Place to which the measurements were pushed.
         condition, reason, agree: See `withdraw_here`.
-        signer: Signer with the user's key.
         own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
@@ -118,11 +115,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
     """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to write to.
         path: Path of the database of pulled rows.
-        sessions: Measurements to withdraw.
-        signer: Owner of the measurements.
-        reason: Note for people who read the log.
     """
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
@@ -140,7 +133,6 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
     Args:
         path: Path of the database of pulled rows.
         database: Database in which the measurements were withdrawn.
-        signer: Signer of the bundles.
         names: Names of the pushed bundles.
     """
     mine = (
@@ -231,7 +223,6 @@ def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> 
 
     Args:
         rest: SQL text after `FROM db.measurement`.
-        folder: Folder for the files.
         more: Additional columns, each preceded by a comma.
     """
     likeness = likeness_key(database.columns("measurement"))
