@@ -1,8 +1,7 @@
 """Define the command line with Typer, with one module per command.
 
-Commands parse options, call the library and print the result. Only the result goes to standard output. Notes, progress
-and errors go to standard error. The exit status is 2 for incorrect usage, 1 for a failure, and 70 for an internal
-error. Reports of internal errors are written to the cache folder.
+Only results go to standard output. Notes, progress and errors go to standard error. The exit status is 2 for incorrect
+usage, 1 for a failure, and 70 for an internal error, with a report in the cache folder.
 """
 
 import gc
@@ -12,10 +11,7 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python collects garbage during a query.
-
-With Python's default of 700, it would collect garbage 90 times.
-"""
+"""Number of new objects after which Python collects garbage during a query, instead of 90 collections."""
 
 
 def main() -> None:

@@ -23,18 +23,16 @@ from kernrec.version import __version__
 
 
 class OnceCommand(TyperCommand):
-    """Command that rejects repeated options. Typer would silently use the last value."""
+    """Command that rejects repeated options, of which Typer would silently use the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments as Typer does, but raise `UsageError` if an option that accepts one value is repeated."""
+        """Parse arguments as Typer does, but raise `UsageError` for a repeated option that accepts one value."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         asked_twice(order)
         return super().parse_args(ctx, args)
 
 
 class Commands(typer.Typer):
-    """Typer application whose commands are `OnceCommand`s."""
-
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a function as a command, with its docstring as help text in unwrapped paragraphs."""
 
@@ -65,13 +63,13 @@ COMMANDS = {
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
-"""Location of each command's function or Typer application in `kernrec.cli`, as `module.function`."""
+"""Function or Typer application of each command, as `module.function` in `kernrec.cli`."""
 
 _DATABASE = "Database to use instead of your own, in commands that use one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return a Typer application with the given commands. A query imports only its own command to save time."""
+    """Return a Typer application with the given commands, and import only their modules to save time."""
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -155,7 +153,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Separate the values of --db, which may be at any position, from the other words of a command line."""
+    """Split a command line into the values of --db, which may be at any position, and the other words."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):
@@ -185,7 +183,7 @@ _INTERNAL_ERROR = 70
 
 
 def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
-    """Write a report about an unexpected exception to the cache folder, and return a one-line message for the user."""
+    """Write a report about an unexpected exception to the cache folder, and return a one-line message."""
     import platform
     import traceback
     from datetime import UTC, datetime

@@ -1,6 +1,9 @@
-"""`kernrec audit`: list the tuned files that a serving engine lacks, and predict how much time they would save."""
+"""`kernrec audit`: list the tuned files that a serving engine lacks, and predict the time that they would save.
+
+For tuned files, the command judges their entries."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
 
 class AuditOptions(options.Options):
     databases_used = options.OWN
-    model: Annotated[str, argument("Model (config.json, its folder or hf:ORG/NAME), or a tuned file to judge.")]
+    model: Annotated[
+        list[str], argument("Model (config.json, its folder or hf:ORG/NAME), or tuned files to judge and to compare.")
+    ]
     gpu: options.Gpu
     engine: Annotated[str, option("Engine: vllm or sglang, also with releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1
@@ -31,10 +36,13 @@ class AuditOptions(options.Options):
 
 @options.takes(AuditOptions)
 def audit(wanted: AuditOptions) -> None:
-    """Report which tuned kernel configs vLLM or SGLang lacks for a model, or judge the entries of one tuned file.
+    """Report which tuned kernel configs vLLM or SGLang lacks for a model, or judge the entries of tuned files.
 
     The engine's default config is compared with the best of about twenty candidates. The times of both are predicted.
     If tuning would gain nothing, the report says so. No GPU is needed, but compiling and emulating take minutes.
+
+    Tuned files are those of vLLM, SGLang, Triton (FUNCTION.autotune.json), Inductor and Helion (.best_config), and
+    FlashInfer (autotune_configs.json). For them, --engine names the versions that will read them: flashinfer==0.6.13.
 
     The extra `triton` is needed unless --names is given. `kernrec.serve_audit` in Python has more settings, such as
     LoRA.
@@ -43,20 +51,20 @@ def audit(wanted: AuditOptions) -> None:
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.tuned_files import is_tuned_file
 
-    if is_tuned_file(wanted.model):
+    if len(wanted.model) > 1 or is_tuned_file(Path(wanted.model[0])):
         _print_entries(wanted)
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
     names, write, measure = wanted.names, wanted.write, wanted.measure
     engine, release, triton = _releases(wanted.engine)
-    model = wanted.model.removeprefix("hf:")
+    model = wanted.model[0].removeprefix("hf:")
     if names and (write is not None or measure):
         other = "--measure" if measure else "--write"
         raise UsageError(f"--names predicts no gains, which {other} needs: omit one of them")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
-        download=model != wanted.model,
+        download=model != wanted.model[0],
     )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
@@ -87,24 +95,39 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(wanted: AuditOptions) -> None:
-    """Print for each entry of a tuned file whether it is a good config."""
+    """Print for each entry of tuned files whether it is a good config."""
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.tuned_files import judge_file
+    from kernrec.recommender.serving.cache_judgments import config_text, judge_caches
+    from kernrec.recommender.serving.tuned_files import is_engine_file, judge_file
 
-    judged = judge_file(Path(wanted.model), find_gpu(wanted.gpu))
+    gpu, versions = find_gpu(wanted.gpu), _pins(wanted.engine)
+    paths = [Path(place) for place in wanted.model]
+    caches = [path for path in paths if not is_engine_file(path)]
+    files = [judge_file(path, gpu, versions) for path in paths if is_engine_file(path)]
+    files += judge_caches(caches, gpu, versions)
     if wanted.as_json:
-        print_json(judged.as_dict())
+        print_json(files[0].as_dict() if len(files) == 1 else {"files": [judged.as_dict() for judged in files]})
         return
-    triton = f", Triton {judged.triton}" if judged.triton else ""
-    print_line(f"{judged.name} on {judged.gpu.title}{triton}")
-    rows = [[e.tokens, _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
-    print_table("entries", ("tokens", "config", "", "reason"), rows)
-    print_notes([judged.note])
+    for judged in files:
+        stated = [f"{name.replace('triton', 'Triton')} {version}" for name, version in judged.versions.items()]
+        print_line(", ".join([f"{judged.name} on {judged.gpu.title}", *stated]))
+        text, kind = (config_text, "problem") if judged.tool else (_tiles, "tokens")
+        rows = [[e.problem, text(e.config), e.judgment.value, e.reason] for e in judged.entries]
+        print_table("entries", (kind, "config", "", "reason"), rows)
+        counts = Counter(entry.judgment.value for entry in judged.entries)
+        if len(judged.entries) > 1:
+            print_line(", ".join(f"{count} {judgment}" for judgment, count in counts.most_common()))
+    print_notes(list(dict.fromkeys(judged.note for judged in files)))
+
+
+def _pins(text: str) -> dict[str, str]:
+    """Return the versions in the option --engine (`sglang==0.5.3,triton==3.4.0`), keyed by software."""
+    return {name: version for part in text.split(",") if part for name, _, version in [part.strip().partition("==")]}
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Parse the option --engine (`sglang==0.5.3,triton==3.4.0`) into engine, engine version and Triton version."""
-    pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
+    """Parse --engine, such as `sglang==0.5.3,triton==3.4.0`, into engine, engine version and Triton version."""
+    pins = _pins(text)
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:
         raise UsageError(f"--engine {text!r:.60}: expected one engine, such as vllm or sglang==0.5.3,triton==3.4.0")
@@ -146,7 +169,7 @@ def _short(audited: "AuditedFile") -> str:
 
 
 def _details(audit: "ServingAudit") -> list[str]:
-    """Return notes on the tuned files. A note that applies to several files appears once, with their number."""
+    """Return notes on the tuned files. A note on several files appears once, with their number."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []

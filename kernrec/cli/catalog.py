@@ -107,7 +107,6 @@ def _kernels() -> list[dict[str, Any]]:
 
 
 def _gpu_texts(row: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of the columns that need formatting in the table of GPUs, keyed by column."""
     return {
         "boost": human(row["boost_clock_hz"], "Hz"),
         "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB",

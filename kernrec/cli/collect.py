@@ -41,12 +41,12 @@ _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Effort per problem of the strategies that measure all problems one after the other, keyed by strategy."""
+"""Effort per problem, keyed by strategy, of the strategies that measure problems one after the other."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
 }
-"""Strategies that accept an option, keyed by option. Options that are not listed here apply to all strategies."""
+"""Strategies that accept an option, keyed by option. All strategies accept the other options."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -113,10 +113,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return (budget, mean regret at which the strategy `refine` stops).
-
-        The regret is None if the user did not set it.
-        """
+        """Return (budget, mean regret at which `refine` stops, or None)."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -130,7 +127,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
-        """Return (strategy, name of the effort). The effort limits the number of configs per problem."""
+        """Return (strategy, effort). The effort limits the number of configs per problem."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -146,7 +143,7 @@ class CollectOptions(options.Options):
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
-        """Return the power limits and clocks to measure at. Without options, return only the GPU's current settings."""
+        """Return the power limits and clocks to measure at, by default only the GPU's current settings."""
         from kernrec.measure.collect import operating_points
 
         for flag, text in (("--set-power-limit", self.set_power_limit), ("--lock-clocks", self.lock_clocks)):
@@ -197,8 +194,7 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
     Returns:
-        (path of the recording, path of the database). Each is None if the user did not select it and there is no
-        default.
+        (path of the recording, path of the database). Each is None if not selected and without a default.
 
     Raises:
         UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
@@ -219,21 +215,18 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 def limit_text(point: "OperatingPoint") -> str:
-    """Describe the power limit and clock that kernrec set. Return an empty string if kernrec set neither."""
+    """Describe the power limit and clock that kernrec set; empty if it set neither."""
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
 
 
 class Stop:
-    """Context manager that catches the first SIGINT or SIGTERM.
-
-    To find out whether a signal has arrived, call the object.
-    """
+    """Context manager that catches the first SIGINT or SIGTERM. Call it to learn whether one has arrived."""
 
     _stopping = False
     status = 130
-    """Exit status for a program that the caught signal ended: 128 plus the number of the signal."""
+    """Exit status after the caught signal: 128 plus the number of the signal."""
 
     def __call__(self) -> bool:
         return self._stopping
@@ -253,7 +246,7 @@ class Stop:
 
 
 def exit_early(result: "CollectResult", stop: Stop) -> None:
-    """If a measurement ended early because of an error or a signal, print the reason and exit."""
+    """Print why a measurement ended early, and exit, if an error or a signal ended it."""
     if result.error is not None:
         print(f"kernrec: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -268,11 +261,11 @@ def run_measuring(
 ) -> None:
     """Measure at one or more power limits and clocks, show progress on standard error, and print the results.
 
-    If the last measurement ended early, exit with the matching status.
+    Exit with the matching status if the last measurement ended early.
 
     Args:
-        measure: Function that measures. Its arguments are a function that reports progress, and a function that returns
-            whether to stop. It returns the result of each power limit and clock.
+        measure: Function that measures, given a function that reports progress and a function that returns whether to
+            stop. It yields the result of each power limit and clock.
     """
     stop = Stop()
     with stop:
@@ -285,7 +278,7 @@ def run_measuring(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the result of a measurement campaign, in the form that suits its strategy."""
+    """Print the result of a measurement campaign, in the form of its strategy."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched
@@ -304,7 +297,7 @@ def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
 
 
 def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the number of measured or replayed configs, the best configs, and the failures with their reasons."""
+    """Print the number of measured configs, the best configs, and the failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
         before = f", {result.earlier} already known" if result.earlier else ""
@@ -330,7 +323,6 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:
-    """Print the result of `refine`: numbers of measurements, expected regret, and changed answers."""
     from kernrec.measure.refine_planner import FORECAST_S
 
     print_line(f"{refined.measured} configs of {counted(refined.problems, 'problem')} {done}; {refined.ended}")

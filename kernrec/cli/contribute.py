@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.outgoing import Outgoing
 
 FOLDER = "contributed"
-"""Folder for the bundles, in the current folder. Other commands can use it like any shared folder."""
+"""Folder for the bundles, in the current folder."""
 
 
 class ContributeOptions(options.Options):

@@ -83,10 +83,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import the results of another tuner.
-
-    With --spec, they become results of the spec's kernel. Return (summary, notes).
-    """
+    """Import the results of another tuner, for the spec's kernel if there is one. Return (summary, notes)."""
     from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
@@ -276,7 +273,7 @@ def _verify_place(name: str, listed: bool) -> None:
 
 
 def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
-    """Add the rows of a bundle to a database. `untrusted` accepts a bundle that is signed by an unknown key."""
+    """Add the rows of a bundle to a database. `untrusted` accepts an unknown signer."""
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle
     from kernrec.store.share.place import place_at

@@ -1,4 +1,4 @@
-"""`kernrec db info`: show the contents of a database, the pulled rows, and the number of measurements per GPU."""
+"""`kernrec db info`: show the contents of a database, the pulled rows, and measurements per GPU."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 _SHIPPED = Path("shipped")
-"""Value of --db that selects the published measurements that ship with kernrec."""
+"""Value of --db that selects the measurements that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
@@ -41,7 +41,6 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show the contents of a database. If `others` is true, include the pulled measurements."""
     pulled = _pulled() if others else {"pulled": [], "bundles": []}
     if pulled["pulled"] and not path.exists():
         print_notes([f"you have no database yet ({path}); these are pulled rows"])
@@ -66,7 +65,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
 
 
 def _contents(path: Path) -> dict[str, Any]:
-    """Return the contents of a database in JSON form, and notes about it with the key `notes`."""
+    """Return the contents of a database in JSON form, with notes under the key `notes`."""
     from kernrec.measure.campaign.journal import journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -94,7 +93,6 @@ def _contents(path: Path) -> dict[str, Any]:
 
 
 def _pulled() -> dict[str, list[dict[str, Any]]]:
-    """Return the pulled measurements, and the bundles by signer, in JSON form."""
     from kernrec.store import Database
     from kernrec.store.coverage import contributed
     from kernrec.store.keys import signer_name
@@ -112,7 +110,7 @@ def _pulled() -> dict[str, list[dict[str, Any]]]:
 
 
 CONTRIBUTED = ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers")
-"""Columns of a table of contributed measurements. `kernrec.store.coverage.contributed` returns the rows."""
+"""Columns of the rows from `kernrec.store.coverage.contributed`."""
 
 
 def _show_shipped(as_json: bool) -> None:
@@ -132,7 +130,7 @@ def _show_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
-    """Return a note on the number of measurements that contradict each other."""
+    """Return a note on measurements that contradict each other."""
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )

@@ -1,7 +1,4 @@
-"""Convert errors of Typer's parser to one-line messages.
-
-A message names the argument, and the expected value or the most similar valid value.
-"""
+"""Convert errors of Typer's parser to one-line messages with the expected or the most similar value."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +11,7 @@ from kernrec.errors import UsageError, unknown
 
 
 def removed(file: str = "removed.toml") -> dict[str, str]:
-    """Return the content of a TOML file in this folder, such as the replacements of removed commands and options."""
+    """Return the content of a TOML file in this folder, such as the replacements of removed commands."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
@@ -24,7 +21,7 @@ _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a numb
 
 
 def sentence(error: TyperException) -> str:
-    """Return a one-line message for an error of Typer's parser, or the parser's own text if there is no better one."""
+    """Return a one-line message for an error of Typer's parser, or else the parser's own text."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -66,13 +63,13 @@ def sentence(error: TyperException) -> str:
 
 
 def _elsewhere(name: str, context: Any) -> str:
-    """Return kernrec's name for an option or command of other tools, or an empty string if there is none."""
+    """Return kernrec's name for an option or command of other tools, or an empty string."""
     instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
     return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
 
 
 def _place_of(argument: str, options: list[str]) -> str:
-    """Return how to pass a positional argument that a command does not take, or an empty string if it is unclear."""
+    """Return how to pass a positional argument that a command does not take, or an empty string if unclear."""
     from kernrec.op.workload import workloads
 
     ending = argument.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Print tables for whole networks: layers, totals, power-limit and clock sweeps, and comparisons of GPUs."""
+"""Print tables for whole networks: layers, totals, sweeps, and comparisons of GPUs."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,8 @@ from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import Note, human
 
 if TYPE_CHECKING:
-    from kernrec.recommender.networks.compare import ComparedGpu, Unfit
+    from kernrec.recommender.networks.compare import ComparedGpu, NetworkSweep, Unfit
     from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
-    from kernrec.recommender.networks.sweep import NetworkSweep
 
 SHARED_ERROR = Note(
     "total intervals assume fully correlated errors",
@@ -35,10 +34,7 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return CSV rows for a network.
-
-    A sweep has a row for each power limit or clock. Any other answer has a row for each layer.
-    """
+    """Return CSV rows for a network: one for each power limit or clock of a sweep, or else one for each layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -58,7 +54,7 @@ def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinte
     """Print the totals of a network, its slowest layers, useful next commands and the notes.
 
     Args:
-        layers: Number of layers to print, slowest first. By default, the layers that take most of the time are printed.
+        layers: Number of layers to print, slowest first; by default, those that take most of the time.
     """
     _print_totals(answer)
     print()
@@ -94,7 +90,7 @@ def _print_totals(answer: "NetworkAnswer") -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
-    """Print the `most` slowest layers of a network or, if `most` is None, those that take most of the time."""
+    """Print the `most` slowest layers of a network, by default those that take most of the time."""
     shown, count = answer.longest(most), len(answer.layers)
     seconds = sum(layer.latency_s for layer in answer.layers)
     share = sum(layer.latency_s for layer in shown) / seconds
@@ -155,7 +151,7 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
 
 
 def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
-    """Print a network's totals at each power limit or clock, the best limit or clock, and the notes."""
+    """Print a network's totals at each power limit or clock, the recommended one, and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -186,7 +182,7 @@ def print_comparison(
     """Print a table that compares GPUs and batch sizes for one network.
 
     Args:
-        compared: A row for each GPU and batch size. A row is `Unfit` if the network does not fit in the GPU's memory.
+        compared: A row for each GPU and batch size; `Unfit` if the network exceeds the GPU's memory.
         missing: Notes on GPUs that cannot be compared.
     """
     from kernrec.recommender.networks.compare import Unfit, verdict
@@ -219,7 +215,7 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of a comparison. The flags state whether rows differ in data type, batch size or backend."""
+    """Return the columns of a comparison. The flags state whether rows differ in data type, batch or backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]

@@ -1,4 +1,4 @@
-"""Declare the options of commands. Each command has a class of options, and several commands share definitions.
+"""Declare the options of commands: a class for each command, with shared definitions.
 
     class DoctorOptions(options.Options):
         cluster: options.Cluster = None
@@ -7,10 +7,8 @@
     @options.takes(DoctorOptions)
     def doctor(wanted: DoctorOptions) -> None: ...
 
-The annotated fields of a class are the options, in the order of --help. The decorator `takes` builds the signature that
-Typer reads, and calls the function with an object of the class. To include the options of another class, annotate a
-field with this class. `Options` has a default for each shared option, so its properties `query` and `network` and its
-method `request` also work for commands that lack some of these options.
+The annotated fields of a class are the options, in the order of --help. A field annotated with another class of options
+includes its options. `Options` has defaults for all shared options.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,26 +29,25 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.layers import NetworkRequest
 
 PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
-"""Titles of the panels in which --help groups the options."""
+"""Panels in which --help groups the options."""
 
 
 def option(text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
     """Describe an option for Typer.
 
     Args:
-        *names: Names of the option, such as `--gpu`. By default, the name is that of the field.
+        *names: Names of the option, such as `--gpu`; by default that of the field.
         **settings: Further arguments of `typer.Option`.
     """
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
 def argument(text: str, metavar: str | None = None) -> Any:
-    """Describe a positional argument for Typer, with its help text and its placeholder in the usage line."""
     return typer.Argument(help=text, metavar=metavar)
 
 
 def gpu_names(text: str) -> str:
-    """Replace GPU files (.toml) in the value of --gpu by the names of the GPUs that they describe."""
+    """Replace GPU files (.toml) in the value of --gpu by the names of their GPUs."""
     if ".toml" not in text.lower():
         return text
     from kernrec.gpu.gpu_file import gpu_names
@@ -99,20 +96,20 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db for commands that accept one database, several databases, or no --db."""
+"""Help texts of --db for commands that accept one database, several, or none."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock` for the best clock per config and for a table over clocks. --power-limit also accepts `sweep`."""
+"""Values of --clock: the best clock per config, and a table over clocks. --power-limit also accepts `sweep`."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """Base class for the options of a command. It has defaults for shared options that a command lacks."""
+    """Base class for the options of a command, with defaults for shared options that a command lacks."""
 
     sweeps = False
     """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """Number of databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` for none."""
+    """Databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` for none."""
     gpu: str
     shape: Any = None
     op: str = ""
@@ -136,7 +133,7 @@ class Options:
     estimated_by: str | None = None
     printed: "Printed | None" = None
     assumed: tuple[str, ...] = ()
-    """Kernel arguments that kernrec added to the arguments of the user (see `LaunchWords.assumed`)."""
+    """Arguments that kernrec added to the user's kernel arguments (see `LaunchWords.assumed`)."""
 
     def __init__(self, values: Mapping[str, Any], databases: Sequence[Path] = ()) -> None:
         self.databases = list(databases) or None
@@ -145,7 +142,7 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """Return the database that --db names, or None to use the user's own database."""
+        """Return the database that --db names, or None for the user's own."""
         return self.databases[0] if self.databases else None
 
     @cached_property
@@ -177,12 +174,12 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if it is `mixed` or `kernrec`, or an empty string otherwise."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, otherwise an empty string."""
         return self._backends[1]
 
     @cached_property
     def batches(self) -> list[int | None]:
-        """Return the batch sizes of --batch, or [None] if the workload's default applies."""
+        """Return the batch sizes of --batch, or [None] for the workload's default."""
         sizes: list[int | None] = []
         for part in self.batch.split(",") if self.batch is not None else ():
             text = part.strip()
@@ -206,17 +203,13 @@ class Options:
 
     @cached_property
     def named_gpus(self) -> "list[GPU]":
-        """Return the GPUs that --gpu names."""
         from kernrec.gpu import find_gpus
 
         return find_gpus(self.gpu)
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for a network.
-
-        Its layers are those of --workload, the user's shapes, or the default workload of --op.
-        """
+        """Return the request for the layers of --workload, of the user's shapes, or of the default workload of --op."""
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
@@ -240,7 +233,6 @@ class Printed(Options):
 
     @cached_property
     def form(self) -> Form:
-        """Return the format that --format or --json selects."""
         name = self.form_name
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))
@@ -250,7 +242,7 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Return a decorator for a command function whose only parameter is an object of the options class `kind`."""
+    """Return a decorator for a command function whose only parameter has the options class `kind`."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)

@@ -1,15 +1,7 @@
 """Print answers as tables, CSV or JSON on standard output, and notes on standard error.
 
-A table is as wide as the terminal, or 100 characters if standard output is a pipe. Cells are never truncated. If the
-columns of a table do not fit on a line:
-
-1. The least important columns are dropped. `--format csv` prints all figures.
-2. If the remaining columns still do not fit, columns marked `below` move to a second line.
-3. If no column is marked `below`, long text wraps within its column, or the last columns move to further lines.
-
-All numbers in a column have the same unit, which the heading states. Columns without any content are dropped.
-
-This module does not use Rich, because Rich may truncate cells to two letters and takes long to import.
+Cells are never truncated (Rich may truncate them, and takes long to import). If a table does not fit on a line, its
+least important columns are dropped, then columns marked `below` move to a second line, then long text wraps.
 """
 
 import json
@@ -33,10 +25,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Foreign
 
 ALWAYS, USUALLY, SELDOM = 3, 2, 1
-"""Importance of a column in a table. `ALWAYS` columns are never dropped."""
+"""Importance of a column. `ALWAYS` columns are never dropped."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
-"""Width of a line in characters if standard output is not a terminal."""
+"""Characters per line if standard output is not a terminal."""
 _NARROWEST = 20
 """Minimum width of a wrapped cell, in characters."""
 _NOTHING = ("", "-", "0.0 %")
@@ -51,23 +43,20 @@ class Column:
     cells: Sequence[str]
     importance: int = ALWAYS
     below: bool = False
-    """Whether the column moves to the second line if a row needs two lines."""
+    """Whether the column moves to the second line of a row."""
 
     @property
     def width(self) -> int:
-        """Return the length of the longest text in the column, including the heading, in characters."""
+        """Return the length of the longest text in the column, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
-        """Return whether the column can be dropped.
-
-        Its importance must not be `ALWAYS`, and all its cells must be empty or zero.
-        """
+        """Return whether the column can be dropped because all its cells are empty or zero."""
         return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
 
 
 Band = list[tuple[Column, int]]
-"""Columns that are printed on the same line, each with its width in characters. A wide row has several bands."""
+"""Columns on one line, each with its width in characters. A wide row has several bands."""
 
 
 def quantities(
@@ -81,9 +70,8 @@ def quantities(
 
     Args:
         unit: SI unit of the values, such as `s`.
-        values: Value of each row in this unit. None results in an empty cell.
-        intervals: 90 % interval of each value, or None for a value without an interval. By default, the column has no
-            intervals.
+        values: Value of each row in this unit; None for an empty cell.
+        intervals: 90 % interval of each value; None for none.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -105,7 +93,7 @@ def estimates(
     importance: int = ALWAYS,
     intervals: bool = True,
 ) -> Column:
-    """Return a column of estimates in the SI unit `unit`, with 90 % intervals. None results in an empty cell."""
+    """Return a column of estimates in the SI unit `unit`, with 90 % intervals; None for an empty cell."""
     values = [None if cost is None else cost.value for cost in costs]
     ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
     return quantities(name, unit, values, ends if intervals else None, importance)
@@ -121,7 +109,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the text width of a stream in characters: `COLUMNS`, or else the terminal's width, or else 100."""
+    """Return the text width of a stream: `COLUMNS`, or else the terminal's width, or else 100 characters."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -133,7 +121,7 @@ def text_width(stream: TextIO | None = None) -> int:
 
 
 def print_table(title: str | None, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with these headings. Columns of numbers are aligned to the right. Items of lists get commas."""
+    """Print a table with these headings. Numbers are aligned to the right. Items of lists get commas."""
     texts = [[", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row] for row in rows]
     columns = []
     for number, name in enumerate(names):
@@ -152,10 +140,9 @@ def print_columns(title: str | None, columns: Sequence[Column]) -> None:
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print rows as a table. Print nothing if there are no rows.
+    """Print rows, which map column names to values, as a table. Print nothing if there are no rows.
 
-    Each row maps column names to values. The table has the columns `names`, which are by default all columns of the
-    first row.
+    The table has the columns `names`, by default those of the first row.
     """
     if not rows:
         return
@@ -168,7 +155,7 @@ def column_lines(title: str | None, columns: Sequence[Column], width: int) -> li
 
     Args:
         title: Title of the table, or None. A long title is wrapped.
-        width: Maximum width of a line in characters.
+        width: Maximum characters per line.
     """
     bands = _arranged([column for column in columns if not column.says_nothing()], width)
     heading = [line for number, band in enumerate(bands) for line in _lines(band, None, INDENT * (number > 0))]
@@ -190,7 +177,6 @@ def column_lines(title: str | None, columns: Sequence[Column], width: int) -> li
 
 
 def _arranged(columns: Sequence[Column], width: int) -> list[Band]:
-    """Distribute the columns over the lines of a row, so that each line fits the width in characters."""
     if _fits([column for column in columns if column.importance == ALWAYS], width):
         return [[(column, column.width) for column in _without_least(columns, width)]]
     below = [column for column in columns if column.below]
@@ -214,7 +200,6 @@ def _arranged(columns: Sequence[Column], width: int) -> list[Band]:
 
 
 def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
-    """Drop the least important columns until the others fit the width. `ALWAYS` columns are never dropped."""
     fitting = list(columns)
     while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
         least = min(column.importance for column in optional)
@@ -227,10 +212,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return the widths of columns in characters so that a row fits `width`, or None if a row cannot fit.
-
-    The widest columns are narrowed, so that their text wraps.
-    """
+    """Narrow the widest columns. Return widths in characters with which a row fits `width`, or None if it cannot."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -247,10 +229,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
-    """Yield the lines of one row of a band, in which long cells wrap.
-
-    If `row` is None, yield the lines of the heading.
-    """
+    """Yield the lines of one row of a band, or of the heading if `row` is None. Long cells wrap."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -264,7 +243,7 @@ def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
 
 
 def rule_character() -> str:
-    """Return the character for horizontal rules, or `-` if standard output does not support it (a pipe on Windows)."""
+    """Return the character for horizontal rules, `-` if standard output lacks it (a pipe on Windows)."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -273,10 +252,10 @@ def rule_character() -> str:
 
 
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """Wrap a text into lines. A problem key that is too long for a line is broken after a comma.
+    """Wrap a text into lines, with breaks after commas in long problem keys.
 
     Args:
-        width: Maximum width of a line in characters, or None to leave the text on one line.
+        width: Maximum characters per line, or None to leave the text on one line.
         start: Beginning of the first line.
         below: Beginning of the other lines.
     """
@@ -288,7 +267,6 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
 
 
 def _pieces(word: str, width: int) -> str:
-    """Insert spaces after commas in a long word, so that its pieces fit the width."""
     pieces = []
     while len(word) > width and (end := word.rfind(",", 0, width) + 1):
         pieces.append(word[:end])
@@ -300,20 +278,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_pa
 
 
 class Form(StrEnum):
-    """Format of a printed answer."""
-
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
 
 
 def print_json(answer: Any) -> None:
-    """Print an answer as indented JSON."""
     print(json.dumps(answer, indent=2))
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as CSV. Nested values become columns such as `outer.inner`. Configs and launches become text."""
+    """Print rows as CSV. Nested values become columns such as `outer.inner`, configs and launches become text."""
     import csv
 
     cells = flat_rows(rows)
@@ -323,19 +298,17 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 _UNKNOWN_DAY = "1970-01-01"
-"""Date that marks measurements whose date is unknown."""
 
 
 class NotePrinter:
-    """Prints notes on standard error. A note that several answers contain is printed only once."""
+    """Prints each note once on standard error."""
 
     def __init__(self, why: bool = False) -> None:
-        """Set up the printer. With `why`, the explanation of each note is printed below the note."""
+        """Set up the printer. With `why`, each note's explanation follows it."""
         self._why = why
         self._seen: set[str] = set()
 
     def print(self, notes: Iterable[str]) -> None:
-        """Print the notes that this printer has not printed before."""
         for note in notes:
             if note in self._seen:
                 continue
@@ -347,15 +320,12 @@ class NotePrinter:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes on standard error. Repeated notes are printed once."""
     NotePrinter().print(notes)
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line of text, wrapped to the width of the stream, which is standard output by default.
-
-    The line is not wrapped if the stream is standard error and not a terminal.
-    """
+    """Print a line, wrapped to the width of the stream (standard output by default) if it is not a redirected
+    stderr."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -364,12 +334,12 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks and other control characters by spaces. Messages may contain them if they quote a file."""
+    """Replace control characters, such as line breaks in quoted files, by spaces."""
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def source_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe the source of a row's latency, and the source of its energy if it differs."""
+    """Describe the source of a row's latency, and of its energy if it differs."""
     if (
         recommendation.energy_j is None
         or recommendation.energy_j.source == recommendation.latency_s.source
@@ -380,7 +350,7 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe where, how often, when and by whom a config was measured. An unmeasured config gives an empty string."""
+    """Describe where, how often, when and by whom a config was measured; empty if it was not."""
     if (measurement := recommendation.measurement) is None:
         return ""
     from kernrec.recommender.tabular import range_text

@@ -1,10 +1,4 @@
-"""Show progress on standard error, and handle signals that end a command.
-
-`Steps` reports on long steps, such as reading a database: a line after two seconds and then every ten seconds, with the
-remaining time if the completed fraction is known. `Lines` shows the progress of a measurement campaign.
-
-`ended_by_signals` treats SIGTERM and SIGHUP (a closed terminal) like Ctrl-C, so that a command can save its results.
-"""
+"""Show progress on standard error, and handle signals that end a command."""
 
 import os
 import signal
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
     from kernrec.measure.campaign.results import Progress
 
 _FIRST_S, _LINE_S = 2.0, 10.0
-"""Seconds until the first line of a step, and between lines."""
+"""Seconds until the first line of a step, and between later lines."""
 
 
 class Lines:
@@ -66,7 +60,7 @@ class Lines:
 
 
 _printing = threading.Lock()
-"""Lock that is held while a line is printed and while this process forks, so that no fork interrupts the printing."""
+"""Lock against forks while a line is printed."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
@@ -97,7 +91,6 @@ class Steps:
         self._step = what, done, total
 
     def text(self) -> str:
-        """Return the current line: the step, and its remaining or elapsed time."""
         what, done, total = self._step
         seconds = time.monotonic() - self._start
         if not done or not total:
@@ -117,7 +110,7 @@ def _duration(seconds: float) -> str:
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asks the program to end. The attribute `number` is the number of the signal."""
+    """A signal asks the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -125,13 +118,13 @@ class Ended(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """Return the exit status for a program that a signal ended: 128 plus the number of the signal."""
+    """Return the exit status after a signal: 128 plus its number."""
     return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Ended` if SIGTERM or SIGHUP arrives in the block, unless the process already handles or ignores it."""
+    """Raise `Ended` for SIGTERM or SIGHUP in the block, unless the process already handles or ignores it."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

@@ -34,12 +34,12 @@ def duration(flag: str, text: str) -> float:
 
 
 def fraction(flag: str, text: str) -> float:
-    """Parse a percentage: `3%` -> 0.03. The percent sign is required, because 3 could also mean 300 %."""
+    """Parse a percentage: `3%` -> 0.03. The percent sign is required."""
     return _parse(flag, text, {"%": 0.01}, "3%")
 
 
 def percent(value: float) -> str:
-    """Format a relative change in percent: 0.123 -> "+12 %". Changes below 10 % have one decimal."""
+    """Format a relative change: 0.123 -> "+12 %". Changes below 10 % have one decimal."""
     if abs(value) < 0.0005:
         return "0.0 %"
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"

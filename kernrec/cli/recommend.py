@@ -57,19 +57,19 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Return whether the user named shapes or a kernel. Otherwise, the layers of a workload are used."""
+        """Return whether the user named shapes or a kernel, instead of the layers of a workload."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity for which the user wants a sweep, or None if there is no sweep."""
+        """Return the quantity to sweep over, or None."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
     @property
     def compares(self) -> bool:
-        """Return whether to print one table that compares several GPUs or batch sizes."""
+        """Return whether one table compares several GPUs or batch sizes."""
         several = len(self.named_gpus) > 1 or len(self.batches) > 1
         tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
         return bool(several and tables and not self.swept and self.top is None)
@@ -165,7 +165,7 @@ def _answers_of_shapes(
 
 
 def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers: "Sequence[Answer]") -> None:
-    """Print the answers for shapes. If there are several GPUs, print one table per shape with all GPUs."""
+    """Print the answers for shapes, with one table per shape if there are several GPUs."""
     form, shapes = wanted.printed.form, len(wanted.shape or [""])
     if form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
@@ -198,7 +198,7 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a network's layers, totals or sweep for each GPU and batch size, or one table that compares them all."""
+    """Print a network's layers, totals or sweep for each GPU and batch size, or one table that compares them."""
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
@@ -228,7 +228,6 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    """Return the format that --emit selects, or None if the user did not specify --emit. --output requires --emit."""
     if name is None and output is not None:
         raise UsageError("--output needs --emit, whose code it writes; to save an answer, use --format FORMAT > FILE")
     if name is None:
@@ -239,7 +238,7 @@ def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Describe what was written: kernel and config of a single answer, or the number of problems for each kernel."""
+    """Describe what was written: kernel and config of one answer, or the number of problems per kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
@@ -257,7 +256,7 @@ def _owner(kernel: "Kernel") -> str:
 
 
 def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
-    """Write the top recommendations to a file, a folder or standard output, and name the kernels on standard error."""
+    """Write the top recommendations to a file, a folder or standard output, and name their kernels."""
     from kernrec.emit.formats import emit
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:

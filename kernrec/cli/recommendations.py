@@ -1,7 +1,4 @@
-"""Print tables for one problem: recommended configs, and the baselines of backends.
-
-`kernrec recommend` and `kernrec analyze` use this module.
-"""
+"""Print tables for one problem: recommended configs, and the baselines of backends."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,10 +31,7 @@ if TYPE_CHECKING:
 
 
 def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) -> None:
-    """Print the recommendations for one problem on one GPU.
-
-    If the answer is for a single kernel, the table also contains the config of the occupancy heuristic.
-    """
+    """Print the recommendations for one problem on one GPU, with the occupancy heuristic's config for one kernel."""
     notes = notes or NotePrinter()
     if answer.no_kernel is not None:
         _print_baselines(answer, answer.no_kernel, notes)
@@ -70,7 +64,7 @@ def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) ->
 
 
 def print_gpus(answers: "Sequence[Answer]", notes: NotePrinter) -> None:
-    """Print a table with the best config and the best baseline for one problem on each of several GPUs."""
+    """Print the best config and the best baseline for one problem on each of several GPUs."""
     first = answers[0]
     gpus: list[GPU] = []
     shown: list[Row] = []
@@ -111,10 +105,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline into the rows at its rank.
-
-    The baseline comes first only if it is the answer's `leading_baseline`.
-    """
+    """Insert the best baseline into the rows at its rank: first only if it is the `leading_baseline`."""
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -137,7 +128,7 @@ def _may_be_faster(answer: "Answer") -> "Recommendation | None":
 
 
 def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
-    """Return a line which reports that a config may be faster than the first row, with the command to check this."""
+    """Return a line on a config that may be faster than the first row, with the command to check this."""
     problem, baseline = answer.problem, answer.leading_baseline
     name, first_s = (
         (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
@@ -151,10 +142,7 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return recommendations and other measured kernels, sorted by the objective.
-
-    For a Pareto front, sort by latency.
-    """
+    """Return recommendations and other measured kernels, sorted by the objective (latency for a Pareto front)."""
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -167,8 +155,7 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        of_op: Whether the rows may belong to several kernels. If so, there are columns for the kernel and for the
-            comparison with the fastest config.
+        of_op: Whether the rows may belong to several kernels, which adds columns.
     """
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
@@ -234,7 +221,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines that compare the first (fastest) baseline with the others and with the best kernel."""
+    """Return lines that compare the fastest baseline with the others and with the best kernel."""
     if not baselines:
         return []
     from kernrec.recommender.tabular import interval_text
@@ -274,7 +261,7 @@ def _point(baseline: "Baseline", gpu: "GPU") -> str:
 
 
 def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
-    """Return the columns of a table with the baseline of each backend, for an answer without kernels."""
+    """Return the columns of a table of baselines, for an answer without kernels."""
     versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
     return [
         Column("backend", "left", [baseline.dated_name for baseline in baselines]),

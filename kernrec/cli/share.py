@@ -26,7 +26,6 @@ Untrusted = Annotated[bool, option("Also accept bundles without a trusted signat
 Gpu = Annotated[str | None, option("Only measurements of this GPU.", "--gpu")]
 Kernel = Annotated[str | None, option("Only measurements of this kernel.")]
 _SHOWN = 20
-"""Maximum number of rows to list before a withdrawal."""
 
 
 class PushOptions(options.Options):
@@ -137,7 +136,7 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to a database, and print how many measurements of each signer are no longer used."""
+    """Apply pulled withdrawals to a database, and print how many measurements of each signer it loses."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
@@ -251,7 +250,6 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """Stop trusting a key, and drop the measurements that were pulled with it."""
     from kernrec.store import Database, keys
     from kernrec.store.share.pulled import drop_signer
     from kernrec.store.share.withdraw import forget

@@ -24,7 +24,6 @@ class MeasuredOptions(options.Options):
 
     @property
     def measurements(self) -> "MeasurementRequest":
-        """Return the request for the measurements that the options select."""
         from kernrec.training.load_measurements import MeasurementRequest
 
         return MeasurementRequest(tuple(self.databases or ()), self.op, None, self.kernel)

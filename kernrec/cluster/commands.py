@@ -1,8 +1,8 @@
-"""Run one measuring campaign on all GPUs of a cluster: the library call behind `kernrec collect --cluster`.
+"""Run one measuring campaign on all GPUs of a cluster.
 
-Each GPU model has its own `Chooser`. All GPUs of a model share one limit on the number of configs. The time limit
-applies to each GPU separately. With `Strategy.ALL`, one GPU makes all measurements of a problem, because two GPUs of
-one model differ by more than good configs do. The other strategies divide one problem among all GPUs of the model.
+Each GPU model has its own `Chooser`. All GPUs of a model share one limit on the number of configs, and each GPU has its
+own time limit. With `Strategy.ALL`, one GPU makes all measurements of a problem, because two GPUs of one model differ
+by more than good configs do. The other strategies divide one problem among all GPUs of the model.
 """
 
 import math
@@ -31,7 +31,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser. It screens at most `configs` configs of all problems together. None means no limit."""
+        """Create a chooser that screens at most `configs` configs of all problems together, or any number if None."""
         problems = list({planned.problem.key: planned for planned in problems}.values())
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
@@ -46,7 +46,7 @@ class SharedProblems(Chooser):
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
-        """Return the results so far, one entry per problem."""
+        """Results so far, one per problem."""
         return tuple(self._results.values())
 
     @property
@@ -80,7 +80,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, and then end its actors. See `kernrec.measure.collect.collect`."""
+    """Measure the requested problems on a cluster like `kernrec.measure.collect.collect`, and then end its actors."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

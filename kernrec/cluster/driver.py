@@ -2,9 +2,9 @@
 
     chooser of a GPU model -> visit -> call of a GPU's actor -> journal on disk -> chooser learns
 
-A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. A block is the
-measurements between two runs of the reference kernels; the chooser learns only from completed blocks. If a GPU is lost,
-another GPU continues its visit, and repeats the measurements that are not in completed blocks.
+A visit is a batch of measurements of one problem. A block is the measurements between two runs of the reference
+kernels. The chooser learns only from completed blocks. If a GPU is lost, another GPU continues its visit, and repeats
+the measurements that are not in completed blocks.
 """
 
 import time
@@ -34,9 +34,9 @@ _OPEN_S = 20.0
 _STORE_S = 60.0
 """Minimum seconds between two transfers of measurements from the journal to the database."""
 _NO_GPU_S = 60.0
-"""The campaign ends if no GPU responds for this many seconds. Machines may restart in this time."""
+"""Seconds without a response from any GPU after which the campaign ends. Machines may restart in this time."""
 _MOST_LOSSES = 3
-"""Number of successive crashes, without a completed visit between them, after which a GPU is excluded."""
+"""Number of successive crashes without a completed visit after which a GPU is excluded."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Device:
     greeted: bool = False
     """Whether the GPU's actor has replied to `hello`."""
     identity: GpuIdentity | None = None
-    """Identity of the GPU; None until the actor has opened the GPU."""
+    """Identity of the GPU, or None until the actor has opened it."""
     busy: bool = True
     visit: Visit | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
@@ -53,10 +53,7 @@ class _Device:
     rows: list[Measurement] = field(default_factory=list)
     """Measurements in the completed blocks of the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU.
-
-    It becomes false when another GPU joins, leaves or ends a visit.
-    """
+    """Whether the chooser had no visit for this GPU, since another GPU last joined, left or ended a visit."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     losses: int = 0
@@ -69,7 +66,7 @@ class _Kind:
     limits: Limits
     chooser: Chooser
     lost: list[Visit] = field(default_factory=list)
-    """Visits that were interrupted by the loss of a GPU, to be completed by other GPUs."""
+    """Visits that the loss of a GPU interrupted, for other GPUs."""
     over: bool = False
     """Whether the chooser needs no more measurements, or all GPUs of the model have used up their time."""
 
@@ -86,7 +83,7 @@ class Driver:
         report: Report,
         stopping: Stopping,
     ) -> None:
-        """Prepare a campaign. The problems of the request are not used, because the chooser has them.
+        """Prepare a campaign. The chooser has the problems, so those of the request are not used.
 
         Raises:
             UsageError: The request's recording contains nothing to replay.
@@ -114,7 +111,7 @@ class Driver:
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
-        """Process replies until the campaign ends; return False if the caller stopped it, and True otherwise."""
+        """Process replies until the campaign ends. Return False if the caller stopped it."""
         looked_s, begun_s = -_LOOK_S, time.monotonic()
         alone_s = begun_s
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
@@ -138,7 +135,6 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Move rows of completed blocks from the journal to the database, unless the last transfer was recent."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
         with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
@@ -307,7 +303,6 @@ class Driver:
                 device.resting = False
 
     def _end_block(self, device: _Device, visit: Visit, identity: GpuIdentity) -> None:
-        """Pass the measurements of a completed block to the chooser, and report them."""
         planned, gpu = visit.planned, identity.gpu
         rows, device.records = list(measurements_of(device.records)), []
         device.rows += rows

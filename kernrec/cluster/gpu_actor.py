@@ -1,7 +1,7 @@
 """Define the actor process that owns one GPU of a cluster and makes the measurements that the driver assigns.
 
-During a visit, the actor sends each record to the driver at once, and an `Answer` at the end. The actor stores nothing,
-so it may die at any time. All machines of a campaign must have the same version and sources of kernrec.
+The actor sends each record to the driver at once and stores nothing, so it may die at any time. All machines of a
+campaign must have the same version and sources of kernrec.
 """
 
 import queue
@@ -21,7 +21,7 @@ from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.plan import PlannedProblem, Visit
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
@@ -44,18 +44,17 @@ Limits = tuple[float | None, float | None, float | None, bool]
 
 
 def limits_of(device: MeasuredDevice) -> Limits:
-    """Return the limits and clocks at which a device measured."""
     return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`. Unlike other replies, it is readable even if the machines have different sources of kernrec."""
+    """Reply to `hello`. It is readable even if the machines have different sources of kernrec."""
 
     node: str
     """Name of the machine."""
     sources: str
-    """Version of kernrec and hash of its sources on that machine (`sources_hash`)."""
+    """Result of `sources_hash` on the machine."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,17 @@ class GpuIdentity:
     gpu: str
     """Name in the GPU catalog."""
     node: str
-    """Name of the machine with the GPU."""
+    """Name of the machine."""
     uuid_hash: str | None = None
-    """Hash of the GPU's UUID; None if the device replays a recording."""
+    """Hash of the GPU's UUID, or None for a replay."""
     driver: str | None = None
     compiler: str | None = None
-    """Name and version of the compiler; None if the device replays a recording, which needs no compiler."""
+    """Name and version of the compiler, or None for a replay, which needs no compiler."""
     measures_energy: bool = True
     limits: Limits = (None, None, None, False)
 
     @property
     def title(self) -> str:
-        """Return the GPU's name and machine as readable text."""
         return f"{self.gpu} on {self.node}"
 
 
@@ -85,20 +83,17 @@ class Answer:
     """Reply to `open` or `measure`."""
 
     title: str
-    """Name of the GPU and its machine. Before the GPU is open, this is only the name of the machine."""
+    """Name of the GPU and its machine, or only of the machine before the GPU is open."""
     identity: GpuIdentity | None = None
-    """Identity of the GPU; None if it could not be opened."""
+    """Identity of the GPU, or None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
-    """Remarks for the user, one line each."""
+    """Notes for the user, one line each."""
     seconds: float = 0.0
     """Duration of the visit in seconds, on the device's clock."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign; None if it stays.
-
-    The reason is empty if the request is for other GPUs, which is no error.
-    """
+    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
@@ -110,13 +105,12 @@ Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
 
 
 class SentRecords:
-    """Queue of the records that a visit sends to the driver. It takes the place of a journal on the actor's machine."""
+    """Queue of the records that a visit sends to the driver."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Queue records for the driver."""
         for record in records:
             self._queue.put(record)
 
@@ -138,7 +132,6 @@ class GpuActor:
         self._earlier: tuple[Measurement, ...] = ()
 
     def hello(self) -> Greeting:
-        """Return the machine's name and the hash of its sources."""
         return Greeting(socket.gethostname(), sources_hash())
 
     def open(self, request: CollectRequest) -> Answer:
@@ -150,12 +143,11 @@ class GpuActor:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             [],
             self._records,
-            device.settings(new_session(), request.campaign_effort, budget, request.seed),
+            device.settings(request, CampaignBudget(request.budget.seconds)),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
         )
@@ -197,10 +189,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Return a copy of the problem in which this process's own `Kernel` objects replace the received ones.
-
-    The received objects are equal, but this process's own objects already hold cached results.
-    """
+    """Replace the received kernels of a problem by this process's equal `Kernel` objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

@@ -1,7 +1,7 @@
 """Run the actors of a campaign on a Ray cluster: one actor per GPU, with exclusive use of that GPU.
 
-If an actor's process or node dies, Ray restarts the actor where a GPU is free. All actors end with the driver. kernrec
-must be installed on every node, because Ray sends classes only by name.
+If an actor's process or node dies, Ray restarts the actor where a GPU is free. kernrec must be installed on every node,
+because Ray sends classes only by name.
 """
 
 import os
@@ -30,7 +30,6 @@ class _Holder:
         self._who = who
 
     def who(self) -> str:
-        """Return the process ID, machine and database of the campaign."""
         return self._who
 
 
@@ -181,7 +180,6 @@ class RayCluster:
                 yield device, GpuLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
     def close(self) -> None:
-        """End all actors."""
         for actor in self._actors.values():
             with suppress(Exception):
                 self._ray.kill(actor)

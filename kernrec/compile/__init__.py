@@ -3,8 +3,7 @@
     compiled = compile_source(source, sm=89, defines={"BLOCK_M": 128})
     for job, result in compile_many(jobs): ...
 
-The package needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. It loads them at the first
-compilation, not on import.
+The package needs CuPy and the NVRTC wheel (extras `cuda13` and `cuda12`), but no driver.
 """
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, NoCompilerError, Resources

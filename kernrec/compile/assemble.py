@@ -1,8 +1,4 @@
-"""Assemble PTX with the programs of the CUDA toolkit.
-
-`assemble` returns the machine code of a PTX text and the registers and memory that each kernel needs. If no assembler
-is installed, it estimates the registers and memory from the text.
-"""
+"""Assemble PTX with the CUDA toolkit. Without an assembler, estimate registers and memory from the PTX."""
 
 import importlib.util
 import os
@@ -21,7 +17,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""Newest PTX ISA version that kernrec accepts. A newer version may change the meaning of an instruction."""
+"""Newest PTX ISA version that kernrec accepts, because newer versions may change the meaning of instructions."""
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
@@ -35,8 +31,7 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a program of the CUDA toolkit, or None if it is not installed. Search NVIDIA's wheels,
-    CUDA_PATH, CUDA_HOME and PATH, in this order."""
+    """Return the path of a CUDA program from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH, in this order, or None."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -52,8 +47,7 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that a PTX module can be compiled for the compute capability `sm`. Raises `UsageError` if the PTX ISA
-    version of the module is too new, or the module targets a newer architecture than `sm`."""
+    """Raise `UsageError` if the compute capability `sm` cannot run a module, or its PTX ISA version is too new."""
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
         newest = ".".join(map(str, NEWEST_ISA))
@@ -64,14 +58,13 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """Assemble PTX text for the compute capability `sm`. Return the machine code (`cubin`) and the resources of its
-    kernels.
+    """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
-    If no assembler is installed, `cubin` is empty and the resources are estimates. If the assembler is too old for the
-    PTX ISA version in the text, the text is assembled again under the newest version that the assembler accepts.
+    Without an assembler, `cubin` is empty and the resources are estimates. An assembler that is too old for the PTX ISA
+    version of the text tries its own newest version.
 
     Raises:
-        CompileError: The assembler refuses the PTX.
+        CompileError: the assembler refuses the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)
@@ -93,7 +86,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        # Turing has the same number of registers as Volta, but different machine code.
+        # Turing has as many registers as Volta, but different machine code.
         turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:
@@ -107,8 +100,9 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return exit status, output and machine code of `ptxas` for a target such as `sm_90a`. Raises `CompileError` on a
-    timeout; the exit status reports other failures."""
+    """Return (exit status, output, machine code) of `ptxas`, such as for `sm_90a`. Raise `CompileError` on a
+    timeout.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")

@@ -1,18 +1,14 @@
-"""Count, by class, the machine instructions that the assembler generated for each PTX basic block.
+"""Count the machine instructions that the assembler generated for each PTX basic block, by class.
 
-The emulator counts how often each PTX block runs. To convert that to machine instructions, this module relates machine
-code to PTX by line information, which states the PTX line of each machine instruction. This is not a simple count,
-because the assembler keeps neither the blocks nor the loops of PTX:
+Line information relates each machine instruction to a PTX line. The assembler keeps neither blocks nor loops:
 
-- It unrolls loops. If a block's loads, stores, barriers and arithmetic occur n times in machine code, each machine
-  instruction counts 1/n times per execution of the block.
-- It moves code out of loops and between blocks. An instruction that left its loop counts for the block before the loop.
+- It unrolls loops. If a block occurs n times in machine code, each instruction counts 1/n times per execution.
+- It moves code. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-A block matches machine code if machine instructions can be related to it, if its loads and stores move the same number
-of bytes in PTX and in machine code, and if it calls no subroutine. For a block that does not match, the count is the
-estimate of `kernrec.ptx.analysis.lowering`. The slow paths that divisions and roots take for extreme operands are not
-counted.
+A block matches if its loads and stores move the same number of bytes in PTX and in machine code, and if it calls no
+subroutine. Other blocks get the estimate of `kernrec.ptx.analysis.lowering`. The slow paths of divisions and roots for
+extreme operands are not counted.
 """
 
 from bisect import bisect_right
@@ -30,29 +26,27 @@ from kernrec.util.light_dataclass import dataclass
 
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
-"""Classes of instructions that the assembler may merge with each other, but neither adds nor removes."""
+"""Classes of instructions that the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Classes whose instructions show how often a block was copied, if the block has no instruction of a class in
-`_KEPT`."""
+"""Classes that show how often a block was copied if it has no instruction of a class in `_KEPT`."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
-"""First character of the labels of the subroutines that ptxas adds to a kernel."""
+"""First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Extra instructions in the limit on estimated instructions. Without them, small blocks would not match, because all
-their instructions may have moved to other blocks."""
+"""Extra instructions in the limit on estimated instructions, because all of a small block's may have moved
+elsewhere."""
 _TOLERANCE = 0.25
-"""Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code. A
-block with a larger difference does not match."""
+"""Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Factors for a block if no machine instruction shows how often the block was copied. The block matches if it has
-estimated <= `_NEAR` * actual + `_FEW` and actual <= `_MOST` * estimated + `_UNROLLING` machine instructions."""
+"""Limits for a block whose number of copies is unknown. It matches if estimated <= `_NEAR` * actual + `_FEW` and actual
+<= `_MOST` * estimated + `_UNROLLING` machine instructions."""
 _OFTEN = 0.25
-"""Minimum fraction of a block's instructions that must agree on a number of copies, so that this number counts."""
+"""Minimum fraction of a block's instructions that must agree on a number of copies."""
 _LARGEST = 10_000_000
-"""Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
+"""Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Extra instructions in the limit on actual instructions. Without them, a block before an unrolled loop would not
-match, because the assembler computes the number of trips there."""
+"""Extra instructions in the limit on actual instructions, because a block before an unrolled loop computes the
+trips."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +54,13 @@ class BlockMix:
     """Machine instructions of each basic block of a PTX function."""
 
     issue: Sequence[Mapping[str, float]]
-    """For each basic block, the number of machine instructions of one execution, keyed by class."""
+    """Machine instructions of one execution of each basic block, keyed by class."""
     from_code: list[bool]
-    """For each basic block, whether its instructions were counted in machine code instead of estimated from PTX."""
+    """Whether the instructions of each basic block were counted in machine code instead of estimated from PTX."""
 
 
 def block_mix(function: Function, code: MachineCode) -> BlockMix:
-    """Return the machine instructions of each basic block of a PTX function, which must not contain calls.
+    """Return the machine instructions of each basic block of a PTX function without calls.
 
     Args:
         function: the PTX, with its line numbers.
@@ -77,61 +71,48 @@ def block_mix(function: Function, code: MachineCode) -> BlockMix:
 
 @dataclass(frozen=True)
 class _Loop:
-    """Loop of a PTX function that is still a loop in machine code."""
+    """PTX loop that is still a loop in machine code."""
 
     first: int
-    """Index of the loop's first basic block in text order."""
     last: int
-    """Index of the loop's last basic block in text order."""
     ranges: tuple[tuple[int, int], ...]
-    """First and last machine instruction of each copy of the loop in machine code."""
+    """First and last machine instruction of each copy of the loop."""
 
     def holds(self, block: int) -> bool:
-        """Return whether a basic block of the PTX is in the loop."""
         return self.first <= block <= self.last
 
     def runs(self, position: int) -> bool:
-        """Return whether a machine instruction is in a copy of the loop."""
         return any(first <= position <= last for first, last in self.ranges)
 
 
 @dataclass(frozen=True)
 class _Charge:
-    """Fraction of a machine instruction that is counted for one basic block."""
+    """Fraction of a machine instruction that counts for one basic block."""
 
     name: str
-    """Class of the machine instruction."""
     origin: int
-    """Index of the basic block that contains the instruction's PTX line."""
+    """Index of the basic block with the instruction's PTX line."""
     target: int
-    """Index of the basic block for which the instruction is counted. Each execution of this block issues the
-    instruction."""
+    """Index of the basic block for which the instruction counts."""
     share: float
-    """1 / number of basic blocks that contain the instruction's PTX line."""
+    """1 / number of basic blocks with the instruction's PTX line."""
     machine: MachineInstruction
 
 
 class MachineLowering:
-    """Function that returns the machine instructions of each basic block of a kernel, for `EmulationOptions.lowering`.
-    The instructions are counted in machine code or, if there is none, estimated from PTX."""
+    """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble and disassemble the kernel.
-
-        Args:
-            ptx: PTX text of the kernel.
-            sm: Compute capability, such as 89.
-            entry: Name of the kernel.
-        """
+        """Assemble and disassemble the kernel."""
         self._code = (machine_code(ptx, sm) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions of each basic block, keyed by class. `function` must not contain calls."""
+        """Return the machine instructions of each basic block of a function without calls, keyed by class."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
-        """Return the `BlockMix` of a function, which must not contain calls. The result is cached."""
+        """Return the `BlockMix` of a function without calls."""
         if id(function) not in self._mixes:
             self._mixes[id(function)] = function, self._mix(function)
         return self._mixes[id(function)][1]
@@ -149,7 +130,7 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        # PTX line -> indices of the basic blocks that contain the line (several after inlining)
+        # Indices of the basic blocks that contain each PTX line, which are several after inlining.
         self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
@@ -181,10 +162,9 @@ class _Matching:
         return BlockMix(issue, matched)
 
     def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
-        """Yield one charge for each basic block that contains the PTX line of a machine instruction."""
         name = machine_class(ins)
         if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
-            return  # Skip padding and spills. The costs of spills are computed from the kernel's resources.
+            return  # Skip padding, and spills, whose costs are computed from the kernel's resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -193,7 +173,7 @@ class _Matching:
         return self.ptx[line].modifiers if line in self.ptx else ()
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block for which to count a machine instruction whose PTX line is in `block`."""
+        """Return the basic block for which a machine instruction counts whose PTX line is in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The instruction moved into a loop.
@@ -207,8 +187,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (copies, related): the number of copies of each basic block in machine code, and the indices of the
-        blocks whose number was counted from machine instructions. The numbers of other blocks are assumed."""
+        """Return (copies of each basic block in machine code, blocks whose copies were counted, not assumed)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -222,8 +201,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # The assembler merges loads of several copies and fuses arithmetic, so some instructions suggest too few
-            # copies. Use the largest count, which comes from instructions that were neither merged nor fused.
+            # Use the largest count, because merged loads and fused arithmetic suggest too few copies.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:
@@ -244,7 +222,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """For each branch that a predicate replaced, map the block that the branch skips to the block before it."""
+        """Return the block before each branch that became a predicate, keyed by the block that the branch skips."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -252,14 +230,13 @@ class _Matching:
             last = block.instructions[-1]
             following = successors(self.function, block.index)
             if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
-                continue  # The branch is not a conditional forward branch, or machine code still contains it.
+                continue  # Skip a branch that is not conditional, goes backward, or still exists in machine code.
             for after in following:
                 if entries[after] == 1:
                     heads[after] = heads.get(block.index, block.index)
         return heads
 
     def _loops(self) -> list[_Loop]:
-        """Return the loops of the PTX function that are still loops in machine code, outer loops first."""
         loops = _ptx_loops(self.function)
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for position, ins in self.code:
@@ -274,8 +251,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the parts of machine code that are outside of a loop but run some of its trips. Such a part repeats the
-        memory accesses of the loop."""
+        """Yield the code outside a loop that runs some of its trips, because it repeats the loop's memory accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -295,7 +271,7 @@ def _is_small(code: MachineCode) -> bool:
 
 
 def _starts(code: MachineCode) -> list[int]:
-    """Return the index of the first machine instruction of each basic block, followed by the end of the last block."""
+    """Return the index of each basic block's first machine instruction, and the end of the last block."""
     ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
     end = min(ends, default=len(code.instructions))
     leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
@@ -303,7 +279,7 @@ def _starts(code: MachineCode) -> list[int]:
 
 
 def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield each machine instruction of a kernel with its index. Skip subroutines, slow paths and padding."""
+    """Yield (index, machine instruction) of a kernel without subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
@@ -318,7 +294,6 @@ def _calls(ins: MachineInstruction) -> bool:
 
 
 def _ptx_loops(function: Function) -> list[tuple[int, int]]:
-    """Return the first and last basic block of each loop of a PTX function, in text order."""
     last: dict[int, int] = {}
     for block in function.blocks:
         for after in successors(function, block.index):

@@ -21,100 +21,92 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """Registers and memory of one kernel, as reported by the assembler."""
+    """Registers and memory of a kernel, as the assembler reports them."""
 
     registers: int
     """Registers per thread."""
     spill_store_bytes: int
-    """Bytes that spill stores in the code write, per thread."""
+    """Bytes per thread that spill stores in the code write."""
     spill_load_bytes: int
-    """Bytes that spill loads in the code read, per thread."""
+    """Bytes per thread that spill loads in the code read."""
     stack_bytes: int
-    """Size of the stack frame in bytes, per thread."""
+    """Stack frame in bytes per thread."""
     static_smem_bytes: int
-    """Static shared memory in bytes, per block."""
+    """Static shared memory in bytes per block."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One translation unit compiled for one architecture."""
+    """Translation unit compiled for one architecture."""
 
     ptx: str
     cubin: bytes
-    """Machine code. It is empty if the source was only compiled to PTX."""
+    """Machine code, or empty bytes if the source was only compiled to PTX."""
     resources: dict[str, Resources]
-    """Resources of each `__global__` function, keyed by its name in the PTX."""
+    """Resources of each `__global__` function, keyed by its PTX name."""
     compiler: str
     """Name and version of the compiler, such as `nvrtc 13.5`."""
     log: str
-    """Complete output of the compiler and the assembler."""
 
     @property
     def ptx_hash(self) -> str:
-        """Return a hash (16 hex digits) of the PTX without its header. The header names the target. Equal code
-        therefore has the same hash for every target."""
+        """Return a hash (16 hex digits) of the PTX without its header. It does not depend on the target."""
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """Triton function to compile, with the types of its arguments."""
+    """Triton function to compile, with its argument types."""
 
     function: str
     signature: Mapping[str, str]
-    """Triton's type of each argument, keyed by parameter: for example `*fp16` or `i32`, with the suffix `:16` if the
-    argument is a multiple of 16. All other parameters are constants, whose values are Python literals in
-    `CompileJob.defines`."""
+    """Triton's type of each argument, such as `*fp16` or `i32`; the suffix `:16` marks multiples of 16. All other
+    parameters are constants, with Python literals in `CompileJob.defines`."""
     key: str = ""
-    """Triton's cache key of the function and of everything that it calls. If it is empty, kernrec's cache key is
-    computed from the whole source."""
+    """Triton's cache key of the function and everything that it calls. Empty: use the whole source as key."""
     folder: Path | None = None
-    """Folder from which the source may import other files, or None if it may not import any."""
+    """Folder from which the source may import files, or None."""
     module: str = ""
-    """Name of the installed module to import as the source. If it is empty, the file is executed instead."""
+    """Installed module to import as the source. Empty: execute the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompileJob:
-    """Input of one compilation.
-
-    Jobs compare by identity, so they can be keys of a dictionary.
-    """
+    """Input of one compilation. Jobs compare by identity."""
 
     source: str
-    """CUDA C++, PTX, or a Python file with a Triton function."""
+    """CUDA C++, PTX, or Python with a Triton function."""
     sm: int
-    """Compute capability to compile for, such as 89 for sm_89."""
+    """Compute capability, such as 89."""
     defines: Mapping[str, str | int] = field(default_factory=dict)
-    """Macros with their values, passed as `-Dname=value`."""
+    """Macros, passed as `-Dname=value`."""
     name: str = "kernel.cu"
-    """File name of the source in the compiler's messages."""
+    """File name in the compiler's messages."""
     options: tuple[str, ...] = ()
-    """Further options of NVRTC, such as `--use_fast_math`."""
+    """Further NVRTC options, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
-    """Function to compile if the source is a Triton file, or None for other sources."""
+    """Function to compile if the source is a Triton file, else None."""
     host_code: bool = False
-    """Whether the source is a whole program with host code, which only nvcc can compile."""
+    """Whether the source has host code, which only nvcc can compile."""
     machine_code: bool = True
-    """Whether machine code is needed. If not, several configs of one source may be compiled together."""
+    """Whether machine code is needed. If not, configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:
-        """Return `defines` as compiler options, sorted by name."""
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
     @property
     def language(self) -> list[str]:
-        """Return the option that selects C++17, unless `options` select another standard."""
+        """Return the option for C++17, unless `options` select another standard."""
         return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
 
 
 class NoCompilerError(KernrecError):
-    """The compiler that a source needs is not installed."""
+    """Error for a compiler that is not installed."""
 
 
 class CompileError(KernrecError):
-    """A source did not compile. The message is the compiler's first error, with its file and line."""
+    """Error for a source that does not compile. The message is the compiler's first error, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
         super().__init__(message)
@@ -123,14 +115,12 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling again would fail, too. A second attempt might succeed if the compiler crashed or a
-        header was missing."""
+        """Return whether compiling again would fail, too. It might succeed after a crash or a missing header."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header. The error is not cached, because the user may
-    install the file."""
+    """Error for an include that is not a CUDA header. It is not cached, because the file may appear later."""
 
     lasting = False
 
@@ -141,8 +131,7 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target for which to compile a CUDA source. The target is `sm_89`, for example, or `sm_90a` if the
-    source uses instructions that only that architecture has."""
+    """Return the target of a CUDA source: `sm_89`, or `sm_90a` for instructions of only that architecture."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -154,10 +143,9 @@ _SMEM = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """Return the resources of each kernel, read from the output of `ptxas -v`.
+    """Return the resources of each kernel in the output of `ptxas -v`.
 
-    For each kernel, the assembler reports the stack frames of the kernel and of the functions that it calls. Only the
-    frame under the kernel's own name belongs to the kernel.
+    The assembler reports the stack frames of a kernel and its callees. Only the frame with the kernel's name counts.
     """
     resources: dict[str, Resources] = {}
     entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0
@@ -182,7 +170,7 @@ _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:erro
 
 
 def first_error(log: str, name: str) -> str:
-    """Return the first error in a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
+    """Return the first error of a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
             return f"{match['where']}:{match['line']}: {match['what']}"
@@ -197,26 +185,22 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Cache of compilation results, which are files in `folder` and identified by a key. If `folder` is None, nothing
-    is cached."""
+    """Cache of compilation results as files in `folder`. Without a folder, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     @classmethod
     def default(cls) -> "CompileCache":
-        """Return the cache in the user's cache folder."""
         return cls(paths.cache() / "compile")
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that the
-        parts `ab`, `c` and `a`, `bc` have different hashes."""
+        """Return a hash of the parts and their lengths, so that (`ab`, `c`) and (`a`, `bc`) differ."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 
     def get(self, key: str) -> Result | None:
-        """Return the result that is cached under `key`, or None if there is none."""
         if self.folder is None:
             return None
         try:
@@ -225,7 +209,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, result: Result) -> None:
-        """Cache `result` under `key`. If the folder is not writable, do nothing."""
+        """Cache a result if the folder is writable."""
         if self.folder is None:
             return
         path = self._path(self.folder, key)

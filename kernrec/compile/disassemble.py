@@ -1,12 +1,6 @@
-"""Read the machine code that the assembler generates from PTX.
+"""Read the machine code that the assembler generates from PTX, with the PTX line of each instruction.
 
-ptxas assembles the PTX with line information, and nvdisasm prints the machine code. The line information relates each
-machine instruction to a line of the PTX. `machine_class` maps opcodes to the classes of
-`kernrec.ptx.analysis.issue_cost`. The opcodes are from NVIDIA's "CUDA Binary Utilities", which lists the instruction
-sets of Turing to Blackwell.
-
-`machine_code` returns None in each of these cases: a program of the toolkit is missing, refuses the code, crashes or
-takes too long; its output has an unexpected form; or the environment sets `KERNREC_COUNTS=ptx`.
+The opcodes are from NVIDIA's "CUDA Binary Utilities", which lists the instruction sets of Turing to Blackwell.
 """
 
 import os
@@ -21,11 +15,11 @@ from kernrec.compile.assemble import assembler, toolkit_program
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS = "KERNREC_COUNTS"
-"""Environment variable. The value `ptx` makes kernrec estimate instructions from PTX, even if it could read machine
+"""Environment variable. The value `ptx` makes kernrec estimate instructions from PTX instead of reading machine
 code."""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
-"""Maximum size of nvdisasm's output in bytes. Larger output is ignored."""
+"""Maximum bytes of nvdisasm's output. Larger output is ignored."""
 _OLDEST = 75
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
 _LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
@@ -37,31 +31,26 @@ _ARCHITECTURE = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class MachineInstruction:
-    """One machine instruction."""
-
     line: int
-    """Line of the PTX, counted from 1, or 0 if the instruction has no line."""
+    """Line of the PTX, counted from 1, or 0 if unknown."""
     opcode: str
-    """Opcode without modifiers, such as `LDG`."""
     modifiers: tuple[str, ...]
-    """Modifiers of the opcode in order, such as `E` and `128`."""
     operands: str
-    """Text of the operands."""
 
     @property
     def target(self) -> str | None:
-        """Label among the operands, such as the target of a branch, or None if no operand is a label."""
+        """Return the label among the operands, such as a branch target, or None."""
         match = _TARGET.search(self.operands)
         return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine instructions of one kernel, followed by those of the subroutines that ptxas added to it."""
+    """Machine instructions of a kernel, followed by the subroutines that ptxas added."""
 
     instructions: tuple[MachineInstruction, ...]
     labels: dict[str, int]
-    """Maps each label to the index of the instruction that follows it."""
+    """Index of the instruction after each label."""
 
 
 def disassembler() -> str | None:
@@ -70,9 +59,7 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return a text that identifies the assembler and the disassembler with which `machine_code` reads code of `sm`. It
-    consists of the architecture and the sizes of both programs. It is empty if `machine_code` cannot read code of
-    `sm`."""
+    """Return the architecture and program sizes that identify how `machine_code` reads `sm`, or an empty text."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 
@@ -85,10 +72,10 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text, keyed by function name, or None if it cannot be read.
+    """Return the machine code of each function of a PTX text.
 
-    Args:
-        sm: Compute capability.
+    Return None if a program of the toolkit is missing, refuses the code, crashes or takes too long, if its output has
+    an unknown form, or if the environment sets `KERNREC_COUNTS=ptx`.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None
@@ -106,7 +93,8 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # nvdisasm's data flow analysis doubles the run time, and only finds the targets of indirect branches.
+                # Leave out nvdisasm's data flow analysis, which doubles the run time only to find targets of indirect
+                # branches.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -117,7 +105,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
 
 
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
-    """Return the machine code in nvdisasm's output, keyed by function, or None if a line has an unknown form."""
+    """Return the machine code of each function in nvdisasm's output, or None if a line has an unknown form."""
     functions: dict[str, MachineCode] = {}
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
@@ -183,14 +171,14 @@ _WIDTHS = {"64": 8, "128": 16, "256": 32, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 
 def machine_class(ins: MachineInstruction) -> str | None:
-    """Return the class of a machine instruction, or None if it is padding, which takes no issue slot."""
+    """Return the class of a machine instruction, or None for padding, which takes no issue slot."""
     opcode = ins.opcode
     if opcode in _NONE:
         return None
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # the f16 pipe executes this load of a constant
+        return "move"  # The f16 pipe executes this load of a constant.
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

@@ -1,9 +1,7 @@
-"""Simulate a GPU for torch and Triton on a machine without one, so that programs that launch Triton functions can run.
+"""Simulate a GPU for torch and Triton on a machine without one, so that programs can launch Triton functions.
 
-The functions of `torch.cuda` describe the simulated GPU. Tensors on "cuda" are stored on the CPU, but report a GPU as
-their device. If a package registers an implementation for CUDA, that implementation receives these tensors, too. Triton
-finds a driver that reports one GPU: functions can be compiled and launched, but a launch executes nothing. Packages
-such as vLLM disable Triton if they find no driver.
+A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. CUDA
+implementations that a package registers receive these tensors, too.
 """
 
 import functools
@@ -23,16 +21,16 @@ from kernrec.gpu import GPU, find_gpu
 
 _CUDA = re.compile(r"cuda(:\d+)?")
 TESTED_TORCH = ("2.13", "2.14")
-"""Releases of PyTorch with which kernrec's tests have run."""
+"""Releases of PyTorch that kernrec's tests cover."""
 _INTERFACES = (
     "autocast.__init__", "autograd._engine_run_backward", "cuda._lazy_init", "cuda.get_device_properties",
     "library.Library.impl", "overrides.TorchFunctionMode", "utils._device.DeviceContext.__init__",
 )  # fmt: skip
-"""Attributes of torch that every build has, and that kernrec replaces or extends."""
+"""Attributes of torch that kernrec replaces or extends."""
 
 
 def torch_properties(gpu: GPU) -> Any:
-    """Return the properties of a GPU that affect kernels, in the form of `torch.cuda.get_device_properties`."""
+    """Return the properties of a GPU that affect kernels, as `torch.cuda.get_device_properties` does."""
     limits = gpu.limits
     return SimpleNamespace(
         name=gpu.title,
@@ -63,7 +61,7 @@ def torch_properties(gpu: GPU) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Context manager that temporarily replaces an attribute of `owner`."""
+    """Replace an attribute of `owner` within a `with` block."""
     missing = object()
     before = owner.__dict__.get(name, missing)
     setattr(owner, name, value)
@@ -77,7 +75,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def loaded_torch() -> Any:
-    """If this process has completely imported torch, return the module torch. Otherwise, return None."""
+    """Return the module torch if this process has completely imported it, else None."""
     torch = sys.modules.get("torch")
     loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
     return None if loading else torch
@@ -85,7 +83,7 @@ def loaded_torch() -> Any:
 
 @contextmanager
 def torch_without_gpu(simulated: GPU) -> Iterator[None]:
-    """Context manager that makes torch, if it is loaded, report `simulated` as its GPU."""
+    """Make torch, if it is loaded, report `simulated` as its GPU within a `with` block."""
     torch = loaded_torch()
     if torch is None:
         yield
@@ -101,7 +99,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch does not apply `mode` in `backward`, where wrappers of Triton functions also launch kernels.
+        # Torch does not apply `mode` in `backward`, where Triton functions may also launch kernels.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]
@@ -110,7 +108,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
             for name, value in attributes.items():
                 stack.enter_context(replaced(owner, name, value))
         guards = getattr(torch._C, "_dynamo", None)
-        if guards is not None:  # Code of TorchInductor allocates memory with this function.
+        if guards is not None:  # TorchInductor's code allocates memory with this function.
             stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", _empty_strided(torch)))
         stack.enter_context(mode())
         yield
@@ -134,7 +132,7 @@ def _check_interfaces(torch: Any) -> None:
 
 
 class _Idle:
-    """Base class of streams, events and graphs that execute nothing. Every method returns None or the object itself."""
+    """Base class of streams, events and graphs that execute nothing. Methods return None or the object."""
 
     cuda_stream = cuda_event = stream_id = device_index = 0
     device_type = 1
@@ -165,8 +163,6 @@ class _Idle:
 
 
 class Stream(_Idle):
-    """Stream of a simulated GPU."""
-
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
 
@@ -175,8 +171,6 @@ class Stream(_Idle):
 
 
 class Event(_Idle):
-    """Event of a simulated GPU."""
-
     def query(self) -> bool:
         return True
 
@@ -185,14 +179,12 @@ class Event(_Idle):
 
 
 class Graph(_Idle):
-    """Graph of a simulated GPU; `replay` executes nothing."""
-
     def pool(self) -> tuple[int, int]:
         return 0, 1
 
 
 def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for the functions of torch's C++ library that need a driver."""
+    """Return replacements for functions of torch's C++ library that need a driver."""
     numbers = {
         "cuda_getDeviceCount": 1, "cuda_getDevice": 0, "cuda_setDevice": None, "cuda_init": None,
         "cuda_exchangeDevice": 0, "cuda_maybeExchangeDevice": 0, "cuda_isInBadFork": False, "cuda_synchronize": None,
@@ -210,7 +202,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for those functions of `torch.cuda` that do not call a replaced C++ function."""
+    """Return replacements for functions of `torch.cuda` that call no replaced C++ function."""
     total = int(simulated.memory_bytes)
     return {
         "_initialized": True,
@@ -242,7 +234,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of random number generators on the CPU that report the device for which they were created."""
+    """Return a class of CPU random number generators that report the device of their creation."""
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -289,8 +281,7 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of torch's `Library.impl`. It registers each CUDA implementation for the CPU as well, where
-    the tensors of the simulated GPU are stored."""
+    """Return a replacement of torch's `Library.impl` that also registers CUDA implementations for the CPU."""
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)
@@ -312,7 +303,7 @@ def _empty_strided(torch: Any) -> Callable[..., Any]:
 
 
 def _mode(torch: Any) -> Any:
-    """Return a torch mode that stores GPU tensors on the CPU, while the tensors report a GPU as their device."""
+    """Return a torch mode that stores GPU tensors on the CPU, while they report a GPU as their device."""
     gpu, tensor = torch.device("cuda", 0), torch.Tensor
     shown = {
         tensor.device.__get__: gpu,
@@ -324,7 +315,7 @@ def _mode(torch: Any) -> Any:
     unchanged = (tensor.cuda, tensor.pin_memory)
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Torch mode that replaces each GPU in the arguments of torch's functions by the CPU."""
+        """Torch mode that replaces GPUs in arguments by the CPU."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is torch.device:
@@ -340,24 +331,23 @@ def _mode(torch: Any) -> Any:
 
 
 ASSUMED = "a100"
-"""Name of the GPU that Triton reports by default."""
+"""GPU that Triton reports by default."""
 
 
 def has_driver() -> bool:
-    """Return whether Triton finds a driver with a GPU. The result is False in a program under `kernrec capture`, which
-    does not emulate CUDA for Triton."""
+    """Return whether Triton finds a driver with a GPU, which is never the case under `kernrec capture`."""
     if os.environ.get("KERNREC_CAPTURE_SOCKET"):
         return False
     from triton.backends import backends
 
     try:
         return any(backend.driver.is_active() for backend in backends.values() if backend.driver is not None)
-    except Exception:  # If a driver library cannot be loaded, Triton raises various exceptions.
+    except Exception:  # Triton raises various exceptions if a driver library cannot be loaded.
         return False
 
 
 class StandInDriver:
-    """Triton driver with one simulated GPU, which executes nothing."""
+    """Triton driver with a simulated GPU."""
 
     def __init__(self, gpu: GPU) -> None:
         from triton.backends.compiler import GPUTarget
@@ -371,7 +361,6 @@ class StandInDriver:
         return self._target
 
     def get_active_torch_device(self) -> Any:
-        """Return the CPU as the active device, because the tensors of the simulated GPU are stored there."""
         return sys.modules["torch"].device("cpu")
 
     def get_current_device(self) -> int:
@@ -381,11 +370,10 @@ class StandInDriver:
         return 0
 
     def get_device_interface(self) -> Any:
-        """Return `torch.cuda`, some of whose functions `torch_without_gpu` replaces."""
         return sys.modules["torch"].cuda
 
     def get_benchmarker(self) -> Any:
-        """Return a replacement of Triton's `do_bench` that measures 0 for every launch."""
+        """Return a `do_bench` that measures 0 for every launch."""
         return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
@@ -396,7 +384,7 @@ class StandInDriver:
         """Do nothing, because `load_binary` loads nothing."""
 
     def get_device_properties(self, device: int = 0) -> Mapping[str, int]:
-        """Return the GPU's limits under the names of Triton's own driver."""
+        """Return the GPU's limits under the names of Triton's driver."""
         gpu, limits = self._gpu, self._gpu.limits
         return {
             "max_shared_mem": limits.smem_per_block,
@@ -411,12 +399,7 @@ class StandInDriver:
 
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """Context manager that makes Triton and, if it is loaded, torch report a GPU. If Triton has a driver, nothing
-    changes.
-
-    Args:
-        name: Name of the GPU to report.
-    """
+    """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver."""
     if has_driver():
         yield
         return

@@ -1,14 +1,11 @@
-"""Compile whole CUDA programs with nvcc, including host code, and check which files a source may include.
+"""Compile whole CUDA programs with nvcc, and check which files a source may include.
 
-NVRTC is faster, so kernrec uses nvcc only for sources that NVRTC cannot compile, and for programs that it has to run
-(`kernrec capture FILE.cu`).
+NVRTC is faster, so nvcc only compiles sources that NVRTC cannot, and programs for `kernrec capture FILE.cu`.
 
-A compiler opens any file that a source names, and quotes lines of that file in its messages. A source from somebody
-else could thus reveal any file. Therefore, kernrec refuses a source with an `#include` of a path or a macro before the
-compiler reads it. Headers in the source's own folder are allowed: `kernrec.kernel.source_files` has already inserted
-their text. kernrec finds directives as the preprocessor does: after replacing trigraphs and joining continued lines,
-and with any blanks and comments between `#` and the word. It also searches comments and strings, so that they cannot
-hide a directive. As a consequence, it also refuses a source with such an include in a comment.
+A compiler opens any file that a source names and quotes its lines in messages. A source from somebody else could thus
+reveal any file, so kernrec refuses an `#include` of a path or a macro. Headers in the source's folder are already
+inserted (`kernrec.kernel.source_files`). Directives are matched like in the preprocessor: after trigraphs, joined
+lines, blanks and comments. Comments and strings are searched, too, because they could hide a directive.
 """
 
 import importlib.util
@@ -48,12 +45,12 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Raise `UsageError` if a source may open any file except headers that it includes as `<name>`.
+    """Raise `UsageError` if a source may open files other than headers that it includes as `<name>`.
 
     Args:
         source: CUDA C++ or PTX.
-        name: Name of the source, for messages.
-        headers: Names of CUDA headers that the source may also include as `"name"`.
+        name: name of the source in messages.
+        headers: CUDA headers that the source may also include as `"name"`.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():
@@ -74,14 +71,13 @@ def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()
 
 
 def quoted_names(source: str) -> frozenset[str]:
-    """Return the names of the files that a source includes in quotes."""
     return frozenset(re.findall(rf'include\s*"({_NAME})"', source, re.ASCII))
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (word, position of the operand) for each directive that reads a file. The search takes linear time."""
+    """Yield (word, position of the operand) for each directive that reads a file, in linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # position after a comment -> position after the blanks and comments that follow it
+    after: dict[int, int] = {}  # Position after the blanks and comments that follow each comment.
 
     def skipped(place: int) -> int:
         passed = []
@@ -108,8 +104,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return the path of nvcc, or None if nvcc or a host compiler is not installed. Search PATH, CUDA_HOME,
-    CUDA_PATH and NVIDIA's wheels for nvcc."""
+    """Return nvcc's path from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels, or None without a host compiler."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)
@@ -128,7 +123,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def required_nvcc() -> Path:
-    """Return the path of nvcc. Raises `NoCompilerError`, which says what to install, if nvcc is missing."""
+    """Return the path of nvcc. Raise `NoCompilerError` if nvcc is missing."""
     if (path := find_nvcc()) is None:
         missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
         raise NoCompilerError(
@@ -149,7 +144,7 @@ def _version(path: Path) -> str:
 
 
 def compile_program(job: CompileJob) -> Compiled:
-    """Compile a CUDA program, including its host code, to PTX and machine code.
+    """Compile a CUDA program with its host code to PTX and machine code.
 
     Args:
         job: CUDA C++ with the headers of its own folder inserted. nvcc can only read headers of CUDA and of the system.
@@ -183,8 +178,7 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
-    """Run a command, and return its exit status and output. The command can only read the toolkit and the system, and
-    only write to one folder."""
+    """Run a command that reads only the toolkit and the system, and writes only to `folder`."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(

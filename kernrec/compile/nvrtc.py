@@ -1,7 +1,6 @@
-"""Compile CUDA C++ with NVRTC, which needs no driver. One call returns PTX, machine code and the assembler's log.
+"""Compile CUDA C++ with NVRTC, which needs no driver.
 
-If NVRTC is installed as a wheel, this module calls its shared library directly, because importing CuPy in each
-compiling process is slow. CuPy is used to find other installations of NVRTC.
+NVRTC's wheel is loaded directly, because importing CuPy in each process is slow. CuPy locates other installations.
 """
 
 import ctypes
@@ -34,11 +33,11 @@ from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
 
 _WHEELS = ("cu13", "cuda_nvrtc")
-"""Folders in the package `nvidia` that contain NVRTC: the first for CUDA 13, the second for CUDA 12."""
+"""Folders of NVRTC in the package `nvidia`: for CUDA 13, for CUDA 12."""
 
 
 class NVRTCError(RuntimeError):
-    """A function of NVRTC failed. `status` is the `nvrtcResult` that it returned."""
+    """Error of an NVRTC function. `status` is its `nvrtcResult`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} ({status})")
@@ -46,14 +45,14 @@ class NVRTCError(RuntimeError):
 
 
 class Library:
-    """Functions of NVRTC, called in a shared library."""
+    """Functions of NVRTC's shared library."""
 
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
-        """Load the library. Raises `OSError` if that fails."""
+        """Load the library. Raise `OSError` if loading fails."""
         self._library = ctypes.CDLL(str(file))
-        # Load NVRTC's builtins now. At the first compilation, NVRTC may no longer be able to open libraries.
+        # Load NVRTC's builtins now, because a later compilation may not be allowed to open libraries.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -64,7 +63,6 @@ class Library:
         return major.value, minor.value
 
     def getSupportedArchs(self) -> list[int]:  # noqa: N802
-        """Return the compute capabilities that NVRTC can compile for."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         archs = (ctypes.c_int * count.value)()
@@ -113,9 +111,9 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 
 
 def nvrtc_library() -> Library | ModuleType:
-    """Return NVRTC. Raises `ImportError` if neither a wheel of it nor CuPy is installed."""
+    """Return NVRTC. Raise `ImportError` if neither its wheel nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
-    if len(files) == 1:  # If there are several versions, CuPy selects the version that it was built for.
+    if len(files) == 1:  # CuPy selects the version for which it was built.
         try:
             return Library(files[0])
         except OSError:
@@ -132,20 +130,18 @@ def _libraries() -> list[Path]:
     return [file for file in files if file.suffix[1:].isdigit()]
 
 
-# Options other than architecture, headers and defines. C++17 is NVRTC's default; stating it keeps the code unchanged if
-# the default changes. -v makes the assembler report registers and spills. The last option compiles functions without an
-# execution space (`constexpr` functions, members of structs) for the device.
+# State C++17 in case NVRTC's default changes. -v reports registers and spills. The last option compiles functions
+# without an execution space, such as `constexpr` functions, for the device.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h). Other errors, such as out of memory, are not caused by the source.
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h). The source causes no other error.
 _MINIMAL = "--minimal"
-"""Option that compiles faster, because it omits the declarations of textures and of the CUDA runtime."""
+"""Option that compiles faster by omitting declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
-"""Matches parts of a source that may need the declarations that `_MINIMAL` omits."""
+"""Matches parts of a source that may need declarations that `_MINIMAL` omits."""
 
 
 @once
 def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
-    """Return NVRTC and its version. Raises `NoCompilerError` if NVRTC is not installed."""
     if sys.platform == "darwin":
         raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
     extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
@@ -155,7 +151,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    # CuPy only loads the library at the first call, and then raises errors of its own loader.
+    # CuPy loads the library at the first call, and then raises errors of its own loader.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
@@ -163,14 +159,13 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
 
 
 def compiler() -> str:
-    """Return the name and version of the compiler that `compile_source` uses, such as `nvrtc 13.5`. Raises
-    `NoCompilerError` if NVRTC is not installed."""
+    """Return the compiler's name and version, such as `nvrtc 13.5`. Raise `NoCompilerError` if NVRTC is missing."""
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 
 
 def supported_sms() -> tuple[int, ...]:
-    """Return the compute capabilities that the installed NVRTC supports, in ascending order: `(75, 80, ...)`."""
+    """Return the compute capabilities that NVRTC supports, in ascending order."""
     return tuple(sorted(int(sm) for sm in _library()[0].getSupportedArchs()))
 
 
@@ -178,12 +173,10 @@ def supported_sms() -> tuple[int, ...]:
 def header_folders() -> tuple[Path, ...]:
     """Return the folders of CUDA's headers, from the runtime wheel, `CUDA_PATH` or `CUDA_HOME`.
 
-    The first folder contains `cuda_fp16.h`. If the CUDA C++ core libraries, which `cooperative_groups.h` includes, are
-    installed, the second folder contains them.
+    The first contains `cuda_fp16.h`, the second the CUDA C++ core libraries, if they are installed.
     """
     major = _library()[1][0]
     candidates: list[Path] = []
-    # `nvidia` is a namespace package, which is found without importing anything.
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
@@ -202,19 +195,17 @@ def compile_source(
     """Compile CUDA C++, or assemble PTX if `name` ends with `.ptx`.
 
     Args:
-        source, sm, defines, name: As in `CompileJob`.
-        cache: Cache for the result; by default, the user's.
+        source, sm, defines, name: as in `CompileJob`.
 
     Raises:
-        CompileError: The compiler refuses the source. The message is the compiler's first error.
+        CompileError: the compiler refuses the source.
         NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a job from `cache`. If it is not cached, compile the job and cache the result. This function
-    raises the same errors as `compile_source`."""
+    """Return the result of a job from `cache`, or compile and cache it. Raise the errors of `compile_source`."""
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -230,14 +221,13 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return the cached result of a job, or None if the cache has no result. If the job does not need machine code, the
-    result may lack it."""
+    """Return the cached result of a job, or None. It may lack machine code that the job does not need."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
 def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Cache a result without machine code. Only jobs that need no machine code will find it."""
+    """Cache a result for jobs that need no machine code."""
     cache.put(_key_without_code(job), compiled)
 
 
@@ -246,23 +236,23 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """Return a hash of all inputs of a job: source, name, options, compiler version and defaults."""
+    """Return a hash of a job's source, name, options, compiler version and defaults."""
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # kernrec 0.1.0 stored functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named" in
-        # the key excludes these entries.
+        # kernrec 0.1.0 cached functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named"
+        # excludes these entries.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Compile a job without using a cache. This function raises the same errors as `compile_source`."""
+    """Compile a job without a cache. Raise the errors of `compile_source`."""
     if job.name.endswith(".ptx"):
-        from kernrec.compile.assemble import assemble  # Import late, because this reads PTX and so imports NumPy.
+        from kernrec.compile.assemble import assemble  # Import late, because this imports NumPy.
 
         return assemble(job.source, job.sm, job.name)
     if job.triton is not None:
@@ -279,21 +269,20 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC does not know this option, so compile again without it, and report errors of that run.
+        # Compile again if an older NVRTC does not know this option, and report errors of that run.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)
 
 
 def check_files(source: str, name: str) -> None:
-    """Raise `UsageError` if a source includes a file that is not a CUDA header."""
     quoted = quoted_names(source)
     headers = {each for each in quoted if any((folder / each).is_file() for folder in header_folders())}
     check_includes(source, name, frozenset(headers))
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the folders that NVRTC may read: those of CUDA's headers, and the folder of its own library."""
+    """Return the folders of CUDA's headers and of NVRTC's library, the only ones that NVRTC may read."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)
@@ -327,6 +316,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """Decode a C string of NVRTC, and remove its terminators, which may also occur inside a log."""
+    """Decode a C string without terminators, which may also occur inside a log."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -1,8 +1,7 @@
 """Compile many sources in parallel, in worker processes. A process that hangs or dies does not affect other jobs.
 
-NVRTC holds Python's interpreter lock, so threads would not compile in parallel (NVIDIA/cuda-python#624). The process
-pools of the standard library are not used either: they cannot kill a job that takes too long, and they do not survive a
-worker that dies.
+NVRTC holds Python's interpreter lock, so threads would not compile in parallel (NVIDIA/cuda-python#624). The standard
+library's process pools cannot kill a slow job, and do not survive a worker that dies.
 """
 
 import math
@@ -35,13 +34,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Additional seconds for a job that imports an installed module. The module's package may import torch and a serving
-engine."""
+"""Additional seconds for a job that imports an installed module, which may import torch and a serving engine."""
 _MOST_MEMORY = 8 * 2**30
-"""Maximum address space of a compiling process in bytes. A process with CuPy and NVRTC needs less than 2 GiB."""
+"""Maximum address space of a compiling process in bytes. CuPy and NVRTC need less than 2 GiB."""
 _MOST_WAITING = 5
-"""Maximum elapsed time of a job, as a multiple of its limit of processor time."""
-_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a machine that is busy compiling.
+"""Maximum elapsed time of a job as a multiple of its processor time limit."""
+_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a busy machine.
 
 
 def compile_many(
@@ -50,45 +48,43 @@ def compile_many(
     timeout_s: float = 120.0,
     cache: CompileCache | None = None,
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs in parallel, and yield each job with its result as soon as the result is available.
+    """Compile jobs in parallel. Yield (job, result) in order of completion.
 
-    As with any spawned process, a script that calls this needs the `if __name__ == "__main__":` guard.
+    A script that calls this needs the guard `if __name__ == "__main__":`, because workers are spawned.
 
     Args:
-        jobs: Jobs, consumed as workers become free.
-        processes: Number of worker processes, by default one per CPU. No process starts if the cache has all results.
-        timeout_s: Limit of one job in seconds. On Linux, it limits processor time; on other systems, elapsed time.
-        cache: Cache of results, by default the user's.
+        jobs: jobs, consumed as workers become free.
+        processes: number of worker processes, by default one per CPU. None starts if all results are cached.
+        timeout_s: limit of one job in seconds: processor time on Linux, elapsed time elsewhere.
 
     Yields:
-        Each job with its result. The result is a `CompileError` if the source does not compile, takes too long or kills
-        its process.
+        Each job with its result: a `CompileError` if it does not compile, takes too long or kills its process.
 
     Raises:
-        NoCompilerError: CuPy or NVRTC is missing, or a source needs Triton and Triton is missing.
-        KernrecError: A worker cannot start.
+        NoCompilerError: CuPy, NVRTC or a needed Triton is missing.
+        KernrecError: a worker cannot start.
     """
     with closing(CompilingProcesses(processes or os.cpu_count() or 1)) as compiling:
         yield from compiling.compile(jobs, timeout_s, cache)
 
 
 class CompilingProcesses:
-    """Compiling processes, which start on demand and are reused until `close`."""
+    """Compiling processes that start on demand and run until `close`."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = max(1, limit)  # Maximum number of processes.
+        self._limit = max(1, limit)
         self._workers: list[_Worker] = []
 
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`. Consume all results before the next call, which drops unfinished jobs."""
+        """Compile jobs like `compile_many`. The next call drops unfinished jobs, so consume all results first."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # If there are few jobs, distribute them evenly over the processes.
+        if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Jobs to compile one at a time: a process that compiled them together died, and any of them may be the cause.
+        # Compile these jobs one at a time, because a process that compiled them together died.
         alone: deque[CompileJob] = deque()
         try:
             while True:
@@ -131,9 +127,8 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for each job whose result is cached. Yield the other jobs in lists of at most `most` jobs
-    that are compiled together."""
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # together_key -> jobs with the same source
+    """Yield (job, result) for cached jobs, and lists of at most `most` other jobs that are compiled together."""
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -152,7 +147,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process, its current jobs, and the deadline of the first of these jobs."""
+    """Compiling process with its current jobs and the deadline of the first."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -161,15 +156,14 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
+        theirs.close()  # Close this copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first of `jobs`.
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        """Jobs that have no result yet, in order."""
-        self._together = False  # whether `jobs` are compiled together
+        self._together = False
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
         self.jobs, self.timeout_s = jobs, timeout_s
@@ -177,8 +171,7 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return (job, result) for each job that has finished since the last call. If the process has passed its
-        deadline or no longer works, stop it."""
+        """Return (job, result) of jobs that finished since the last call. Stop a process that is late or broken."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -205,14 +198,14 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # Killing the process needs no cleanup, because it writes cache files atomically.
+        self.process.kill()  # Killing needs no cleanup, because the process writes cache files atomically.
         self.process.join()
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while it was idle. The next read reports that.
+        with suppress(OSError):  # The process may have died while idle, which the next read reports.
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -222,8 +215,7 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its time limit. If the job had to wait for a processor, postpone its
-        deadline."""
+        """Return whether the first job has used up its time. Postpone the deadline if it waited for a processor."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -234,8 +226,7 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return [(job, error)] for the job that ended the process. If several jobs were compiled together, return an
-        empty list, because any of them may be the cause."""
+        """Return [(job, error)] for the job that ended the process, or nothing if several jobs may be the cause."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -267,18 +258,17 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds. On systems other than Linux, return the elapsed time. If the
-    process has ended, return infinity."""
+    """Return the processor time (outside Linux: elapsed time) of a process in seconds. Infinity: it has ended."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # This is the clock id that clock_getcpuclockid(3) returns.
+        return time.clock_gettime(~pid << 3 | 2)  # The clock id that clock_getcpuclockid(3) returns.
     except OSError:
         return math.inf
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process, because a source with nested macros can make the compiler use all memory.
+    """Limit the memory of this process, because nested macros can make the compiler use all of it.
 
     Windows and macOS have no such limit.
     """
@@ -289,15 +279,16 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        # NVRTC raises the soft limit to the hard limit, so limit both.
+        # Limit both, because NVRTC raises the soft limit to the hard limit.
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Context manager for starting processes with `context`. These processes ignore Ctrl-C and a closed terminal,
-    because their parent handles both, and import nothing from the working folder. On Windows, which has no signal
-    masks, they do not ignore signals.
+    """Start processes of `context` that ignore Ctrl-C and a closed terminal, within a `with` block.
+
+    Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
+    masks.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
@@ -307,7 +298,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":
-                # Start the tracker here: if a process started it later, that would unblock Ctrl-C.
+                # Start the tracker here, because a later start from a process would unblock Ctrl-C.
                 resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
@@ -316,21 +307,24 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class Processors:
-    """Processes of this machine that compile sources and run Python tasks in parallel."""
+    """Processes of this machine that compile sources and run Python tasks."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """Start up to `count` working processes on demand, and use `compiling` to compile."""
+        """Start no process yet.
+
+        Args:
+            count: maximum number of working processes.
+        """
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._compiling = compiling
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`."""
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task: a module-level function with its arguments. Working processes start on demand."""
+        """Submit a module-level function with its arguments to a working process."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -343,7 +337,6 @@ class Processors:
             self._pool.shutdown()
 
     def kill(self) -> None:
-        """Kill the working processes."""
         if self._pool is not None:
             for process in list((self._pool._processes or {}).values()):  # Python 3.14 adds `kill_workers`.
                 process.kill()
@@ -353,11 +346,9 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Context manager that yields `processors`. If `processors` is a number, it yields that many processes on this
-    machine.
+    """Yield `processors`, or that many new processes of this machine if it is a number, within a `with` block.
 
-    Processes that the context manager started end with the block or with this process. After an exception, the block
-    does not wait for running tasks, because a task in an endless loop stops only after minutes.
+    New processes end with the block. After an exception, the block does not wait for their tasks.
     """
     if not isinstance(processors, int):
         yield processors

@@ -1,6 +1,4 @@
-"""Compile several configs of one CUDA source in a single run of NVRTC.
-
-This saves time, because NVRTC takes long even for an empty source.
+"""Compile several configs of one CUDA source in a single run of NVRTC, which takes long even for an empty source.
 
 The source is repeated with the macros of each config and a unique name for its kernel:
 
@@ -9,10 +7,9 @@ The source is repeated with the macros of each config and a unique name for its 
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-The PTX is then split into one text per config, in which the kernel has its old name again, as if the config had been
-compiled separately. The configs get no machine code, because names in machine code cannot be changed. Copies of the
-source must not see each other's declarations. Therefore, the source must consist of a single kernel, without other
-functions, types or variables. If anything is unexpected, configs are compiled separately.
+The PTX is split into one text per config, in which the kernel has its old name. Configs get no machine code, because
+its names cannot be changed. Copies must not see each other's declarations, so the source must consist of a single
+kernel without other functions, types or variables. Otherwise configs are compiled separately.
 """
 
 import re
@@ -30,10 +27,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MOST_TOGETHER = 8
-"""Maximum number of configs per run of the compiler. More configs would save almost no further time."""
+"""Maximum number of configs per run of the compiler. More configs would save almost no time."""
 _QUICK_S = 1.0
-"""Processor seconds per config above which configs are compiled separately. Above this time, compiling them together
-saves little, and a config that compiles forever would block the others."""
+"""Processor seconds per config above which configs are compiled separately. A config that compiles forever would block
+the others."""
 
 _KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
@@ -53,29 +50,29 @@ _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
 
 
 def can_be_together(job: CompileJob) -> bool:
-    """Return whether this job may be compiled together with jobs for other configs of the same source."""
+    """Return whether a job may be compiled together with other configs of its source."""
     plain = not (job.machine_code or job.host_code or job.triton or job.options or job.name.endswith(".ptx"))
     return plain and is_one_kernel(job.source)
 
 
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
-    """Return whether a source consists of a single kernel. The result is cached, because configs share a source."""
+    """Return whether a source consists of a single kernel."""
     return source.count(_KERNEL_MARK) == 1 and _DECLARES.search(source) is None
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key for grouping jobs: jobs with equal keys may be compiled together.
+    """Return a key that is equal for jobs that may be compiled together.
 
-    Jobs with equal keys have the same source, and either all or none of them use dynamic shared memory. If both kinds
-    were compiled together, a config without dynamic shared memory could not use the resulting code.
+    They have the same source, and all or none use dynamic shared memory: a config without it could not use code
+    compiled beside configs that use it.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 
 @lru_cache(maxsize=1)
 def _deciding_macros(source: str) -> tuple[str, ...]:
-    """Return the names in the `#if` conditions that decide whether a source declares dynamic shared memory."""
+    """Return the names in `#if` conditions that decide whether a source declares dynamic shared memory."""
     conditions: list[str] = []
     names: set[str] = set()
     for line in source.splitlines():
@@ -93,18 +90,17 @@ def _deciding_macros(source: str) -> tuple[str, ...]:
 
 
 class Together:
-    """Compiler for groups of jobs. It remembers the sources whose configs cannot be compiled together."""
+    """Compiler of groups of jobs. It remembers sources whose configs cannot be compiled together."""
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
-        # Maps each source to its kernel; None means that every config is compiled separately.
+        # Kernel of each source, or None if every config must be compiled separately.
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the result of each job in order. All jobs must have the same `together_key`. Yield an additional None
-        just before several jobs are compiled together."""
+        """Yield the results of jobs with equal `together_key`, and None before jobs are compiled together."""
         rest, source = list(jobs), _source_of(jobs[0])
-        # Compile the first job alone, to learn the names of the source's kernels and the compile time.
+        # Compile the first job alone to learn the source's kernels and the compile time.
         if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
@@ -135,16 +131,15 @@ class Together:
 
 
 def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:
-    """Compile several configs of one source together, and return the PTX and resources of each.
+    """Compile several configs of one source together.
 
     Args:
-        jobs: Jobs with the same `together_key`, for which `can_be_together` is true.
-        kernel: Name of the source's kernel in the PTX of a single config.
+        jobs: jobs with the same `together_key` for which `can_be_together` is true.
+        kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        A list with one result per job. If the compiler refuses a config or its output cannot be split, return None. The
-        result of a job is None if other jobs use dynamic shared memory but this job does not, because the assembler
-        then aligns the static shared memory of this job differently.
+        PTX and resources of each job, or None if the compiler refuses a config or its output cannot be split. A job's
+        result is None if only other jobs use dynamic shared memory, which changes the alignment of static memory.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -184,17 +179,16 @@ def _source_of(job: CompileJob) -> tuple[str, int, str]:
 
 
 def _identifier(entry: str) -> str:
-    """Return a function's name in the source, given its PTX name, to which C++ mangling adds the parameter types."""
+    """Return a function's source name from its PTX name, which C++ mangling extends by the parameter types."""
     match = re.match(r"_Z(\d+)", entry)
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel, keyed by kernel name, as if each kernel had been compiled separately. If the PTX
-    defines anything else, such as a function, return None."""
+    """Return the PTX of each kernel as if compiled separately, or None if the PTX defines anything else."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # (declared symbol, or empty for a comment; line)
+    declared: list[tuple[str, str]] = []  # (Declared symbol, or empty for a comment; line)
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:
@@ -230,12 +224,12 @@ _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MUL
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """Remove all kernels except `entries` from a source. A source that is too complex for this, or that still contains
-    more than a single kernel, is returned unchanged.
+    """Remove all kernels except `entries` from a source.
+
+    A source that is too complex, or that still contains several kernels, is returned unchanged.
 
     Args:
-        source: CUDA C++.
-        entries: Names of the kernels to keep, as in the source or mangled.
+        entries: kernels to keep, as named in the source or mangled.
     """
     if source.count(_KERNEL_MARK) < 2:
         return source

@@ -1,7 +1,6 @@
 """Compile Triton functions without a driver or torch.
 
-Loading a source executes it, like importing the file. Therefore, only worker processes use this module. The compilation
-log contains Triton's messages and the output of the source.
+Loading a source executes it, so only worker processes use this module.
 """
 
 import io
@@ -45,8 +44,11 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """Compile a job that has a `TritonTarget`. Triton's shared memory is reported as the kernel's static shared memory.
-    Raises `CompileError` with the source line if the source cannot be loaded or compiled."""
+    """Compile a job that has a `TritonTarget`. Report Triton's shared memory as static shared memory of the kernel.
+
+    Raises:
+        CompileError: the source cannot be loaded or compiled. The error states the line.
+    """
     target = job.triton
     assert target is not None
     log = io.StringIO()
@@ -73,7 +75,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
         )
     used = replace(reported, static_smem_bytes=shared)
-    # Write the size of the shared memory into the PTX. Otherwise, each launch would have to set it.
+    # Write the size of the shared memory into the PTX. Otherwise, every launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -84,13 +86,11 @@ def compile_triton(job: CompileJob) -> Compiled:
 def _set_up(folder: str) -> Iterator[None]:
     """Set up Triton: let it cache in `folder`, and keep the log of its assembler.
 
-    kernrec caches results itself, so each compilation has its own folder. Triton's own files are excluded from Triton's
-    cache key, because hashing them is slow.
+    Triton's own files are excluded from its cache key, because hashing them is slow and kernrec caches results itself.
     """
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    # Only some releases of Triton have `triton_key`.
     keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]
     try:
         os.environ.update(wanted)
@@ -111,7 +111,7 @@ def with_dynamic_shared(ptx: str) -> str:
     """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
-        CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.
+        CompileError: a launch needs more than the function's own arguments. Only the emulator provides these.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -121,8 +121,9 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what Triton's launcher passes to the kernel besides the function's own arguments, or None if it passes
-    nothing. Raises `CompileError` if the launcher passes something that kernrec cannot pass."""
+    """Return what Triton's launcher adds to the function's arguments. Raise `CompileError` if kernrec cannot
+    pass it.
+    """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
     scratch = int(getattr(metadata, "global_scratch_size", 0))
@@ -138,8 +139,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares only one of the two
-    pointers."""
+    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares only one of two."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -147,7 +147,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """Assemble PTX with Triton's assembler and return its output. Triton before 3.5 cannot print this output itself."""
+    """Return the output of Triton's assembler for a PTX text, which Triton before 3.5 cannot print itself."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -164,7 +164,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # A keyword argument of a launch sets both a compiler option of Triton and the function's parameter of that name.
+    # A keyword argument of a launch sets both the compiler option and the parameter of its name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
@@ -182,8 +182,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or of an item of a tuple. If it is a constant, also record its value in
-        `constants`. If its divisor is known, also record the divisor in `attributes`."""
+        """Return Triton's type of an argument or tuple item. Record constants and known divisors."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -224,8 +223,7 @@ def _source_type(function: Any) -> Any:
 
 @contextmanager
 def _own_name(function: Any) -> Iterator[None]:
-    """Context manager that makes Triton compile a function under its Python name, even if `@triton.jit(repr=...)` sets
-    another name."""
+    """Make Triton compile a function under its Python name within a `with` block, even with `@triton.jit(repr=...)`."""
     before = getattr(function, "_repr", None)
     if before is not None:
         function._repr = None
@@ -245,9 +243,9 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 
 @contextmanager
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
-    """Context manager that stops a compilation before assembly if a block needs too much shared memory.
+    """Stop a compilation before assembly if a block needs too much shared memory, within a `with` block.
 
-    Triton knows the size as soon as it has generated LLVM IR. Releases before 3.5 have no hook at this point.
+    Triton releases before 3.5 have no hook after generating LLVM IR, when the size is known.
     """
     import triton
 
@@ -258,7 +256,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # the part of Triton's cache key that belongs to the hook
+            return "kernrec", "kernrec"  # The hook's part of Triton's cache key.
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:
@@ -293,12 +291,7 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of a Triton compiler error's message, with the source line at which it occurred.
-
-    Args:
-        error: A `CompilationError`.
-        source: Text of the file.
-    """
+    """Return the last line of a Triton compiler error with its source line."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error.__cause__, CompilationError):
@@ -318,7 +311,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """Context manager that writes all output of its block to `log`, including the output of C++ libraries."""
+    """Write all output of a `with` block to `log`, including the output of C++ libraries."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

@@ -1,7 +1,7 @@
 """Describe a Triton function before compiling it: its parameters, configs and grids, and the cache key of its code.
 
-`described` starts a process that executes the user's file with limits on time and memory. The description is cached on
-disk until the file, or a file that it imports from its folder, changes.
+A process with limits on time and memory executes the user's file. The result is cached until the file, or a file that
+it imports from its folder, changes.
 """
 
 import hashlib
@@ -21,28 +21,26 @@ from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.files import write_whole
 
-_LIMIT_S = 60.0  # Seconds for loading a file and computing the grids of all configs.
-# Seconds for loading an installed module, whose package may import torch and a serving engine.
+_LIMIT_S = 60.0
+# Seconds for loading an installed module, which may import torch and a serving engine.
 _PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
 """Description of a function. Keys: `parameters` (tables), `configs` (tables with `constants`, `options` and `grid`),
-`key` (cache key of the code) and `files` (digests of the files on which the description depends)."""
+`key` (cache key of the code) and `files` (digests of the files that affect the description)."""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
     """Return the description of a Triton function, including the grid of each config for the given arguments.
 
     Args:
-        request: Table with these keys: `source`, `name` and `folder` of the file; `module` (the module's name if it is
-            installed, else empty); `function`; `arguments`, keyed by parameter (a number, text, or a table with `dtype`
-            and `shape`); `configs` (a list of tables with or without a `grid`, or None for the autotuner's configs);
-            and `grid` (name of a function of the file, or None to compute no grids).
-        limit_s: Seconds after which the process is killed. None stands for one minute, or four minutes for an installed
-            module.
+        request: table with the keys `source`, `name` and `folder` of the file; `module` (of an installed module, else
+            empty); `function`; `arguments` by parameter (number, text, or table with `dtype` and `shape`); `configs`
+            (tables, with or without a `grid`, or None for the autotuner's); `grid` (function of the file, or None).
+        limit_s: seconds until the process is killed. None: one minute, or four for an installed module.
 
     Raises:
-        UsageError: The file or the function is invalid.
+        UsageError: the file or the function is invalid.
         NoCompilerError: Triton is not installed.
     """
     text = json.dumps(request)
@@ -63,13 +61,12 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
 
 
 def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
-    """Return the description of a Triton function that this process has loaded. The result has the same form as that of
-    `described`.
+    """Return the description of a loaded Triton function, as `described` does.
 
     Args:
-        function: Function with `@triton.jit`, possibly autotuned.
-        grid: Function that receives all arguments and constants, keyed by name. If it is None, compute no grids.
-        request: `arguments` and `configs`, as for `described`.
+        function: function with `@triton.jit`, possibly autotuned.
+        grid: function of all arguments and constants by name, or None to compute no grids.
+        request: `arguments` and `configs`, as in `described`.
     """
     layers = layers_of(function)
     jit = layers[-1]
@@ -89,7 +86,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        # A keyword argument of a launch sets both the compiler option and the function's parameter of that name.
+        # A keyword argument of a launch sets both the compiler option and the parameter of its name.
         for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
@@ -102,8 +99,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Do not evaluate the grid of a config with an unknown name. It would fail, and the caller rejects the config
-        # anyway.
+        # Do not evaluate the grid of a config with an unknown name, because the caller rejects the config anyway.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))
@@ -112,7 +108,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return the layers of a decorated function, outermost first. The last layer is the result of `@triton.jit`."""
+    """Return the layers of a decorated function, outermost first. The last is the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -120,7 +116,7 @@ def layers_of(function: Any) -> list[Any]:
 
 
 def stated_options(config: Any) -> dict[str, int]:
-    """Return the compiler options that a `triton.Config` sets. The default `num_ctas=1` is omitted."""
+    """Return the compiler options that a `triton.Config` sets, without the default `num_ctas=1`."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
 
@@ -128,8 +124,11 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) of each config in `tables`, or of the autotuner's configs if
-    `tables` is None. A function without an autotuner has one config without constants and options."""
+    """Return (constants, compiler options, grid or None) of each config in `tables` or, without tables, of the
+    autotuner.
+
+    A function without an autotuner has one config without constants and options.
+    """
     if tables is not None:
         return [
             (
@@ -160,7 +159,7 @@ def _extents(grid: Any) -> tuple[int, ...]:
 
 
 class _TensorArgument:
-    """Placeholder for a tensor, with the shape, type and address that a grid function or a heuristic may read."""
+    """Tensor without data, with the shape, type and address that a grid function or a heuristic may read."""
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
@@ -186,7 +185,7 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """Convert an argument to the form in which a grid function or a heuristic receives it."""
+    """Convert an argument for a grid function or a heuristic."""
     if isinstance(value, list):
         return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
@@ -205,7 +204,7 @@ def _digest(file: Path) -> str:
 
 
 def _imported(folder: Path) -> dict[str, str]:
-    """Return the digests, keyed by path, of the files that were imported from a folder."""
+    """Return the digests of the files that were imported from a folder, keyed by path."""
     files = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -215,7 +214,7 @@ def _imported(folder: Path) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any]) -> Description:
-    """Return the answer to a request. This runs in the process that `described` starts."""
+    """Answer a request in the process that `described` starts."""
     from kernrec.compile.triton_load import jit_function, module_of
 
     folder = Path(request["folder"]) if request["folder"] else None
@@ -232,7 +231,7 @@ def _answer(request: Mapping[str, Any]) -> Description:
 
 
 def _plain(value: Any) -> Any:
-    """Encode a constant that JSON cannot represent (a Triton type or function) as a table with its Python text."""
+    """Encode a Triton type or function as a table with its Python text, because JSON cannot represent it."""
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": f"{value.fn.__module__}:{value.fn.__qualname__}"}
     if type(value).__module__.startswith("triton"):

@@ -1,8 +1,7 @@
 """Describe what Triton's launcher passes to a kernel besides its arguments: tensor maps and scratch memory.
 
-The launcher creates a tensor map from each tensor descriptor that the host program passes. Triton decides the form of
-these maps when it compiles the function. kernrec stores that decision as a comment at the end of the PTX, so that the
-PTX contains everything that the emulator needs for a launch.
+Triton decides the form of the tensor maps when it compiles a function. kernrec stores it as a comment at the end of the
+PTX, so that the PTX is sufficient for the emulator.
 """
 
 import json
@@ -17,7 +16,7 @@ DESCRIPTOR = "tensordesc"
 """Prefix of Triton's types of tensor descriptors, such as `tensordesc<bf16[128, 64]>`."""
 _MARK = "// kernrec launcher "
 _SWIZZLES = (0, 32, 64, 128)
-"""Width of the swizzle in bytes, indexed by the CUDA driver's number of the swizzle mode, which Triton also uses."""
+"""Width of each swizzle mode in bytes, indexed by the CUDA driver's number, which Triton uses, too."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +24,25 @@ class DescribedMap:
     """Tensor map that Triton's launcher creates from a tensor descriptor."""
 
     box: tuple[int, ...]
-    """Number of elements along each axis that one copy moves, slowest axis first."""
+    """Elements along each axis that one copy moves, slowest axis first."""
     swizzle: int
-    """Width in bytes of the swizzle, within which 16-byte pieces of shared memory are permuted."""
+    """Bytes within which 16-byte pieces of shared memory are permuted."""
     packed: bool
-    """Whether each element of the tensor holds two 4-bit numbers, which the copy pads when it unpacks them."""
+    """Whether each element holds two 4-bit numbers, which the copy pads when it unpacks them."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "DescribedMap":
-        """Create the map from Triton's metadata of a descriptor."""
         return cls(tuple(entry["block_size"]), _SWIZZLES[entry["swizzle"]], bool(entry.get("fp4_padded")))
 
 
 @dataclass(frozen=True)
 class LauncherNeeds:
-    """Everything that Triton's launcher passes besides the function's own arguments."""
+    """Arguments that Triton's launcher adds to the function's own."""
 
     scratch: int
     """Bytes of scratch memory per block."""
     maps: tuple[DescribedMap, ...]
-    """Tensor maps of the function's descriptors, in order. The tuple is empty if the function has no descriptors or the
-    architecture has no tensor maps."""
+    """Tensor maps of the function's descriptors, in order. Empty if the architecture has no tensor maps."""
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
@@ -57,12 +54,12 @@ def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
 
 
 def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
-    """Append `needs` to the PTX as a comment. If `needs` is None, return the PTX unchanged."""
+    """Append `needs` to the PTX as a comment, unless it is None."""
     return ptx if needs is None else f"{ptx}\n{_MARK}{json.dumps(asdict(needs))}\n"
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """Read the comment that `with_needs` appended to the PTX, or return None if there is none."""
+    """Return the needs from the comment of `with_needs`, or None."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

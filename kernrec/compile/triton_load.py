@@ -1,7 +1,7 @@
 """Load modules with Triton functions: import an installed module, or execute a file as if it were imported.
 
-This runs user code, so only worker processes use this module. On a machine without a GPU, a simulated GPU replaces
-Triton's driver while the module loads, because some packages need a driver for importing or disable Triton without one.
+This runs user code, so only worker processes use this module. A simulated GPU replaces a missing one while the module
+loads, because some packages need a driver for importing or disable Triton without one.
 """
 
 import ast
@@ -25,15 +25,14 @@ from kernrec.errors import UsageError, unknown
 _NO_VALUE = (
     ValueError, SyntaxError, TypeError, AttributeError, AssertionError, ImportError, MemoryError, RecursionError,
 )  # fmt: skip
-"""Exceptions that occur if a text is not a constant. The layouts of Gluon check their arguments with assertions."""
+"""Exceptions for a text that is not a constant. Gluon's layouts check their arguments with assertions."""
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
-"""Matches a relative import."""
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
-"""Matches the name of a function with its module or file, such as `package.module:function`."""
+"""Matches the name of a function with its module or file: `package.module:function`."""
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """Import the installed module `module`. If `module` is empty, load the source like `load_module` does."""
+    """Import the installed module `module`. If it is empty, load the source."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -42,8 +41,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Context manager that makes Triton report a simulated GPU if the machine has none. If `torch` is true, import
-    torch and make it report the simulated GPU, too."""
+    """Make Triton, and torch if `torch` is true, report a simulated GPU if there is none, within a `with` block."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -53,13 +51,13 @@ def _without_gpu(torch: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """Load a Python source as a module. The source is the text of the file `name` in `folder`."""
+    """Load Python source, the text of the file `name` in `folder`, as a module."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
     package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads the source of functions through `linecache`. Store the text there, because the file may have changed.
+    # Triton reads the source of functions through `linecache`, but the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
@@ -81,8 +79,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (name, parent). If `folder` is a package, these are the package's name and the folder that contains its
-    outermost package. If `folder` is not a package, these are an empty name and `folder`."""
+    """Return (name of the package `folder`, parent of its outermost package), or ("", `folder`) if none."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -91,7 +88,7 @@ def _package(folder: Path) -> tuple[str, Path]:
 
 
 class _Text:
-    """Module loader that holds the text of its module, so that `inspect` can read a module without a file."""
+    """Module loader with the module's text, so that `inspect` works without a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -101,11 +98,8 @@ class _Text:
 
 
 def jit_function(module: ModuleType, name: str) -> Any:
-    """Return the `@triton.jit` function that a module calls `name`, without further decorators such as
-    `@triton.autotune`.
-
-    Raises:
-        CompileError: the module has no such function, or the function lacks `@triton.jit`.
+    """Return the `@triton.jit` function that a module calls `name`, without further decorators. Raise `CompileError` if
+    the module has no such function, or the function lacks `@triton.jit`.
     """
     from triton.runtime.jit import JITFunction
 
@@ -114,7 +108,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
         functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
         raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
-    for _ in range(16):  # unwrap autotune and heuristics
+    for _ in range(16):  # Unwrap autotune and heuristics.
         if isinstance(function, JITFunction):
             return function
         function = getattr(function, "fn", None)
@@ -122,7 +116,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
 
 
 def type_text(value: Any) -> str:
-    """Return a text from which `python_value` can restore a Triton type (`tl.bfloat16`) or a Gluon layout."""
+    """Return a text from which `python_value` restores a Triton type (`tl.bfloat16`) or a Gluon layout."""
     import triton.language as tl
 
     if is_layout(value):
@@ -135,19 +129,18 @@ def type_text(value: Any) -> str:
 
 
 def is_layout(value: Any) -> bool:
-    """Return whether a constant is a Gluon layout, such as `BlockedLayout`."""
     return type(value).__module__.startswith("triton.experimental.gluon") and dataclasses.is_dataclass(value)
 
 
 def python_value(text: str) -> Any:
-    """Return the value of a constant, given its text in a spec or in the TOML file of a Triton launch.
+    """Return the value of a constant.
 
     Args:
-        text: A Python literal, a Triton type (`tl.float16`), a Gluon layout (`gl.BlockedLayout(...)` with keyword
-            arguments), or a `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
+        text: Python literal, Triton type (`tl.float16`), Gluon layout (`gl.BlockedLayout(...)` with keyword arguments),
+            or `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
 
     Raises:
-        UsageError: The text is none of these.
+        UsageError: the text is none of these.
     """
     if match := _FUNCTION.fullmatch(text):
         file = Path(match["file"] or "")
@@ -163,7 +156,7 @@ def python_value(text: str) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal or a Gluon layout. Only constructors of layouts are called."""
+    """Return the value of a literal or a Gluon layout. Call only constructors of layouts."""
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     prefix, _, name = ast.unparse(node.func).partition(".")

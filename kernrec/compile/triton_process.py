@@ -1,8 +1,7 @@
 """Run code of users' Triton sources in separate processes.
 
-A process reads its request as JSON from standard input, and prints its answer as JSON in the last line of its output.
-If it must be stopped, everything that it started is killed, too. `compile_apart` compiles one source in such a process.
-A program that calls it needs no `__main__` guard.
+A process reads a request as JSON from standard input, and prints its answer as JSON in the last line. Stopping a
+process also kills everything that it started. The caller needs no `__main__` guard.
 """
 
 import io
@@ -33,15 +32,13 @@ def answer_of(
     limit_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run `python -m module` with `request` as standard input, and return the last line that it prints, parsed as JSON.
+    """Run `python -m module` with `request` as standard input, and return the last line of its output, parsed as JSON.
 
     Args:
-        module: module to run.
-        request: JSON text.
         about: name of the function, for messages.
-        work: name of the process's task, for the message if the process dies.
-        limit_s: time limit in seconds; None for no limit.
-        environment: environment of the process; None to inherit it.
+        work: name of the task, for the message if the process dies.
+        limit_s: time limit in seconds, or None.
+        environment: environment of the process, or None to inherit it.
 
     Raises:
         UsageError: the process exceeds the time limit.
@@ -68,13 +65,12 @@ def answer_of(
 def answer_request(
     task: Callable[[dict[str, Any]], Mapping[str, Any]], plain: Callable[[Any], Any] | None = None
 ) -> int:
-    """Read one request from standard input, answer it with limited memory, and return the exit status. Call this as a
-    process's main function.
+    """Answer a request from standard input with limited memory, and return the exit status of the process.
 
     Args:
-        task: Function that answers a request, which has the file's `name`. Its output is dropped, and its errors are
+        task: function that answers a request, which has the file's `name`. Its output is dropped. Its errors are
             reported under the key `refused`.
-        plain: Function that converts a value that JSON cannot represent.
+        plain: function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory
 
@@ -103,12 +99,12 @@ def _refusal(message: str) -> str:
 
 
 def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a Triton job from `cache`, or compile it in a separate process and cache the result.
+    """Return the result of a Triton job from `cache`, or compile and cache it in a separate process.
 
     Raises:
-        CompileError: The source does not compile.
-        UsageError: Compiling took too long.
-        KernrecError: The process died, or Triton is not installed.
+        CompileError: the source does not compile.
+        UsageError: compiling took too long.
+        KernrecError: the process died, or Triton is not installed.
     """
     key = cache_key(job)
     result = cache.get(key)
@@ -147,8 +143,7 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Compile the job of a request, and write the result to a folder in the format of the cache. This runs in the
-    process that `compile_apart` starts."""
+    """Compile the job of a request in its own process, and write the result to a folder in the cache's format."""
     imports = request["imports"]
     target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
     compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))

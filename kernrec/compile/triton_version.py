@@ -11,9 +11,9 @@ from kernrec.util.human import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-_UNFUSED = (3, 10)  # First release that does not fuse multiply and add by default, as Triton 3.9 announces.
+_UNFUSED = (3, 10)  # First release that does not fuse multiplication and addition by default, as Triton 3.9 announces.
 TESTED = ("3.4", "3.8", "3.9")
-"""Releases of Triton with which kernrec's tests have run."""
+"""Releases of Triton that kernrec's tests cover."""
 
 _INTERFACES = (
     "triton:compile", "triton.compiler:ASTSource", "triton.compiler.compiler:CompiledKernel.__getitem__",
@@ -21,13 +21,12 @@ _INTERFACES = (
     "triton.runtime.autotuner:Autotuner.prune_configs", "triton.runtime.autotuner:Autotuner.run",
     "triton.runtime.driver:driver.set_active", "triton.runtime.jit:JITFunction.run",
 )  # fmt: skip
-"""Names that kernrec uses in Triton's modules, as module:name. Names of Triton's language are not included."""
+"""Names that kernrec uses in Triton's modules, as module:name, without names of Triton's language."""
 
 
 @once
 def triton_compiler() -> str:
-    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`. Raises `NoCompilerError`
-    if Triton is not installed."""
+    """Return Triton's name and version, such as `triton 3.9.0`. Raise `NoCompilerError` if it is not installed."""
     from importlib.metadata import version
 
     if sys.platform == "darwin":
@@ -46,9 +45,8 @@ def triton_compiler() -> str:
 
 
 def fp_fusion() -> bool:
-    """Return whether Triton fuses a multiplication and an addition into one instruction by default.
+    """Return whether Triton fuses multiplication and addition by default, as releases before 3.10 do.
 
-    Releases before 3.10 fuse them by default, and later releases do not. The environment variables
     TRITON_DEFAULT_FP_FUSION and TRITON_FORCE_DISABLE_FP_FUSION override the default.
     """
     if _switch("TRITON_FORCE_DISABLE_FP_FUSION", False):
@@ -62,7 +60,7 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """Return a note on whether Triton fuses multiplication and addition, or None if the environment decides it."""
+    """Return a note on whether Triton fuses multiplication and addition, or None if the environment decides."""
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"
@@ -83,7 +81,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """Return a note if kernrec was not tested with the installed version of Triton. Otherwise, return None."""
+    """Return a note if the installed version of Triton was not tested, else None."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None
@@ -92,8 +90,7 @@ def untested_version() -> str | None:
 
 @once
 def check_interfaces() -> str:
-    """Import Triton and return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec
-    uses, as a newer release may."""
+    """Return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec uses."""
     compiler = triton_compiler()
     for place in _INTERFACES:
         module, _, name = place.partition(":")

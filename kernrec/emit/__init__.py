@@ -1,7 +1,4 @@
-"""Write recommended configs as files that work without kernrec: source code, PTX, tuning tables or a CMake project.
-
-The module `formats` lists the file formats.
-"""
+"""Write recommended configs as files that work without kernrec: source code, PTX, tuning tables or a CMake project."""
 
 from kernrec.emit.formats import FORMATS as FORMATS
 from kernrec.emit.formats import Files as Files

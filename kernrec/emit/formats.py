@@ -1,11 +1,10 @@
-"""List the file formats for recommended configs, and write the files. For each format, a function of this package
-creates the files' contents:
+"""List the file formats for recommended configs, and write the files. A function of this package creates the files of a
+format:
 
     def emit_name(answers: Sequence[Answer]) -> Files
 
 The function gets one answer per problem, all for the same GPU. If the format has a detail after its name
-(`Format.example`), the function also gets the detail and the format's name. To add a format, add a function and an
-entry in `FORMATS`; the command line, its help and the reference are generated from this table.
+(`Format.example`), the function also gets the detail and the format's name.
 """
 
 import os
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Answer
 
 Files = Mapping[str, bytes]
-"""Contents of files, keyed by file name. `/` separates folders in a name. A single-file format has one entry."""
+"""Contents of files, keyed by file name. `/` separates folders in a name."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -77,7 +76,7 @@ def write_files(folder: Path, files: Files) -> None:
 
 @dataclass(frozen=True)
 class Format:
-    """File format in which `kernrec` can write recommended configs."""
+    """File format for recommended configs."""
 
     name: str
     content: str
@@ -85,8 +84,7 @@ class Format:
     writer: str
     """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that creates the files of a folder, as `module.function`. Empty if the format always writes a single
-    file."""
+    """Function that creates the files of a folder, as `module.function`. Empty if the format has only a single file."""
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
@@ -95,9 +93,9 @@ class Format:
     compiled: bool = False
     """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """The only kernel language that the format can contain. None if it can contain both languages."""
+    """The only kernel language that the format can contain, or None for both."""
     suffix: str = ""
-    """Suffix that the file's name must have. Empty if the name may have any suffix."""
+    """Suffix that the file's name must have. Empty for any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
         """Return whether `--output` names a folder: the path exists as a folder, or has no suffix."""
@@ -126,7 +124,7 @@ REMOVED = {
     "triton-cache": "--emit triton writes the source with its config",
     "ptx:": "--emit cuda writes the source, which an older nvcc compiles to PTX of its own version",
 }
-"""Names of formats that were removed, with the replacement to suggest to the user."""
+"""Replacements for removed formats, keyed by format name."""
 
 
 def format_named(name: str) -> Format:
@@ -154,16 +152,13 @@ def emit(
     folder: bool = False,
     untrusted: bool = False,
 ) -> Files:
-    """Create the files that contain the best config of each answer.
+    """Return the files that contain the best config of each answer.
 
     Args:
         answers: One answer per problem, all for the same GPU.
         name: Name of the format (a key of `FORMATS`), with a colon and the detail if the format needs one.
         folder: Whether to create the format's folder instead of its file.
         untrusted: Whether to write the source even if the kernel belongs to neither the user nor kernrec.
-
-    Returns:
-        Content of each file, keyed by file name.
 
     Raises:
         UsageError: The format is unknown, cannot contain several problems, or cannot contain the kernel.

@@ -86,8 +86,7 @@ def _variant(
     functions: Mapping[Problem, str],
     number: int,
 ) -> str:
-    """Return the C++ source file for one compiled variant of a kernel. It includes the launch functions of the problems
-    that use the variant."""
+    """Return the C++ source file for one compiled variant of a kernel, with a launch function per problem."""
     first = recommendations[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
@@ -160,7 +159,7 @@ add_test(NAME check COMMAND check)
 
 
 def workspace_bytes(recommendation: Recommendation) -> int:
-    """Return the total size, in bytes, of the workspaces that a config needs."""
+    """Return the total size of a config's workspaces, in bytes."""
     return sum(
         _padded(space.bytes)
         for space in workspaces(
@@ -170,8 +169,11 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues all launches of a config. The argument `names` maps the name of a kernel in
-    the source to its name in the project."""
+    """Return the C++ function that queues all launches of a config.
+
+    Args:
+        names: Name of each kernel in the project, keyed by its name in the source.
+    """
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):

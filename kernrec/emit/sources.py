@@ -1,7 +1,4 @@
-"""Write a recommended config as source code: CUDA C++ or Triton that runs unchanged, or the compiler's PTX.
-
-A comment at the top of the file describes the config, its tensors and its launch.
-"""
+"""Write a recommended config as source code: CUDA C++ or Triton that runs unchanged, or the compiler's PTX."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,21 +19,14 @@ from kernrec.recommender.result import Answer, Recommendation
 def emit_cuda(answers: Sequence[Answer]) -> Files:
     """Return a file with the CUDA C++ source of the first answer's best config."""
     best = answers[0].best
-    return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
-
-
-def cuda_source(recommendation: Recommendation) -> str:
-    """Return a kernel's source with `#define` lines for the tunables, and a comment about the launch at the top."""
-    problem, kernel = recommendation.problem, recommendation.kernel
-    source = variant_source(kernel, recommendation.config, problem)
-    return "\n".join(launch_comment(recommendation)) + "\n" + source
+    source = variant_source(best.kernel, best.config, best.problem)
+    return {f"{best.kernel.name}.cu": "\n".join([*launch_comment(best), source]).encode()}
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches on the problem.
+    """Return the comment lines that describe a config, its tensors and its launches.
 
     Args:
-        recommendation: Kernel, config and problem.
         launches: Launches to describe. By default, the launches of the recommendation.
     """
     problem, kernel = recommendation.problem, recommendation.kernel
@@ -90,8 +80,8 @@ def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return a file with the Triton source of the first answer's best config, followed by the config as a dictionary
-    `CONFIG`. If all arguments are tensors or numbers, a function `launch` follows."""
+    """Return a file with the Triton source of the first answer's best config. A dictionary `CONFIG` follows and, if all
+    arguments are tensors or numbers, a function `launch`."""
     recommendation = answers[0].best
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
@@ -104,8 +94,8 @@ def emit_triton(answers: Sequence[Answer]) -> Files:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the lines of a Python function `launch` that launches the kernel. If the config has several launches, or an
-    argument is neither a tensor nor a number, yield nothing."""
+    """Yield the lines of a Python function `launch` that launches the kernel. Yield nothing if the config has several
+    launches, or an argument is neither a tensor nor a number."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Triton appends scratch pointers to the function's own arguments; ignore them.
@@ -142,15 +132,11 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
     from kernrec.compile.triton_process import compile_apart
     from kernrec.profile.kernel_code import compile_job_for
 
-    job = compile_job_for(kernel, recommendation.config, problem, sm, source_folder(kernel))
+    # The source may import files from its folder.
+    folder = Path.cwd() if Path(kernel.source_name).is_file() else None
+    job = compile_job_for(kernel, recommendation.config, problem, sm, folder)
     compiled = compile_apart(job, CompileCache.default())
     return replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
-
-
-def source_folder(kernel: Kernel) -> Path | None:
-    """If the current folder contains the kernel's source, return this folder, so that the source can import files from
-    it. Otherwise, return None."""
-    return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 
 def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[BoundLaunch, ...]:

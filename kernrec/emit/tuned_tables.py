@@ -1,5 +1,4 @@
-"""Write the best configs of Triton kernels as tuning files for vLLM or SGLang, or as a lookup table for PyTorch's
-Inductor."""
+"""Write the best configs of Triton kernels as tuning files for vLLM or SGLang, or as a lookup table for Inductor."""
 
 import json
 from collections.abc import Sequence
@@ -20,29 +19,24 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether one tuning file can cover all analyzed calls of a Triton function.
-
-    This is the case if the detail gives the number of tokens `m` as an expression of the function's integer arguments.
-    """
+    """Return whether one tuning file can cover all analyzed calls of a Triton function, because the detail gives the
+    number of tokens `m` as an expression of the function's integer arguments."""
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
 def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
-    Several calls may have the same number of tokens but differ in fixed parameters, such as the tile height to which
-    the routing is padded. Then the config with the lowest cost is used. Calls with the same number of tokens and the
-    same candidate configs differ only in their routing, so only the first answer about such calls is used.
+    If calls with the same number of tokens differ in fixed parameters, such as the tile height of the routing, use the
+    config with the lowest cost. If they have the same candidate configs, use the first answer.
 
     Args:
-        answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`. The call that was
-            analyzed last comes first.
+        answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`, latest call first.
         detail: Description of the expert layer, in the format of `ExpertLayer.parse`.
         tool: `vllm` or `sglang`.
 
     Raises:
-        UsageError: The kernel is not a Triton function, or the GPU or the number of tokens in `detail` does not match
-            the answers.
+        UsageError: The kernel is not a Triton function, or `detail` does not match the answers.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -70,8 +64,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return a value that is equal for kernels with equal candidate configs: the configs of a captured Triton call, or
-    the name of any other kernel."""
+    """Return a value that is equal for kernels with equal candidate configs."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}
@@ -89,7 +82,8 @@ def _cost(answer: "Answer") -> float:
 def merged(before: bytes, new: bytes, place: str) -> bytes:
     """Merge two tuning files. An entry of `new` replaces the entry of `before` with the same number of tokens.
 
-    `place` is the file's name for error messages.
+    Args:
+        place: Name of the existing file, for messages.
 
     Raises:
         UsageError: The existing file has another format.
@@ -100,7 +94,7 @@ def merged(before: bytes, new: bytes, place: str) -> bytes:
 
 
 INDUCTOR_KERNEL = "matmul_triton"
-"""Name of the library kernel that has the same tunables as Inductor's matmul template."""
+"""Library kernel with the same tunables as Inductor's matmul template."""
 
 
 def emit_inductor(answers: "Sequence[Answer]") -> Files:

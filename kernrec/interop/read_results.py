@@ -18,6 +18,13 @@ from kernrec.interop.results import ForeignResults, ReadOptions
 from kernrec.interop.table import is_parquet, read_csv_table, read_parquet_table
 from kernrec.interop.triton_results import MEMBER, read_autotune, read_autotune_configs
 from kernrec.interop.triton_results import read_table as read_lookup_table
+from kernrec.interop.tuned_caches import (
+    TunedCache,
+    read_flashinfer,
+    read_helion_cache,
+    read_inductor_cache,
+    read_triton_cache,
+)
 from kernrec.interop.tuner_results import read_cache, read_clblast, read_ktt, read_t4
 
 NO_TIMES = "which states no times: `configs` in a call of `kernrec analyze` ranks it"
@@ -49,6 +56,11 @@ class Format:
 
     It may raise the errors of `results`.
     """
+    tuned: Callable[[TextFile], TunedCache] | None = None
+    """Function that reads what an autotuner selected, or None if `kernrec audit` does not judge this format.
+
+    It may raise the errors of `results`.
+    """
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
@@ -66,6 +78,13 @@ CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
     Format("Helion's autotune CSV", pattern=re.compile(r"\A[\w,]*\bgeneration,status,perf_ms,", re.MULTILINE)),
+    Format(
+        "FlashInfer's file of tactics",
+        pattern=re.compile(r'\A\s*\{\s*"(?:_metadata"[^{}]*\{[^{}]*flashinfer|\(\')'),
+        tuned=read_flashinfer,
+    ),
+    Format("a cache of Helion", pattern=re.compile(r'\A\s*\{\s*"config"\s*:\s*"'), tuned=read_helion_cache),
+    Format("a best config of Inductor", pattern=re.compile(r'\A\s*\{.*"configs_hash"\s*:'), tuned=read_inductor_cache),
     Format("Inductor's lookup table", pattern=re.compile(r'\A\s*\{\s*"[^"]*torch\.'), configs=_lookup_configs),
     Format(
         "a file of expert configs of vLLM or SGLang",
@@ -73,14 +92,17 @@ FORMATS = (
         configs=_expert_configs,
     ),
     Format("AutoTVM's log", pattern=re.compile(r'\A\s*\{"(?:i|input)": *\[ *"')),
-    Format(
-        "FlashInfer's file of tactics", pattern=re.compile(r'\A\s*\{\s*"(?:_metadata"[^{}]*\{[^{}]*flashinfer|\(\')')
-    ),
     Format("a table", endings=(".csv", ".csv.gz"), results=read_csv_table),
     Format("a tuner file of CLBlast", member="kernel_family", results=read_clblast),
     Format("a T4 file", member="results", results=read_t4),
     KERNEL_TUNER,
-    Format("an autotune cache of Triton", member=MEMBER, results=read_autotune, configs=read_autotune_configs),
+    Format(
+        "an autotune cache of Triton",
+        member=MEMBER,
+        results=read_autotune,
+        configs=read_autotune_configs,
+        tuned=read_triton_cache,
+    ),
     Format("KTT's JSON", member="Metadata", results=read_ktt),
     Format("nvbench's JSON", member="benchmarks"),
     Format("Inductor's autotune log", pattern=re.compile(r"\bAUTOTUNE \w{1,80}\(\d")),
@@ -147,6 +169,25 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
 
 _LARGEST = 16 << 20
 """Maximum size of a file with configs, in bytes. The file of a whole network has a few hundred kilobytes."""
+
+
+def read_tuned_cache(path: Path) -> TunedCache:
+    """Read the file in which an autotuner keeps its configs.
+
+    Raises:
+        UsageError: The file is not of an autotuner whose files `kernrec audit` judges, or it is invalid. The message is
+            one line and names the file.
+    """
+    file = TextFile(path, *read_text(path, _LARGEST))
+    kind = format_of(file)
+    if kind.tuned is None:
+        listed = ", ".join(each.title for each in FORMATS if each.tuned)
+        raise UsageError(f"{path} is {kind.title}; expected {listed}")
+    with reading(path, kind.title):
+        cache = kind.tuned(file)
+        if not cache.entries:
+            raise ValueError("it has no entries")
+    return cache
 
 
 def read_config_list(path: Path, source: str) -> list[dict[str, int]]:

@@ -30,13 +30,16 @@ MEMBER = "configs_timings"
 """Member of the JSON object that identifies an autotune cache."""
 ENDING = ".autotune.json"
 
+Config = dict[str, Any]
+Times = tuple[float, float, float]
+"""Times of a config in seconds: median, 20th and 80th percentile."""
+
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
 """Compiler options with their defaults (None if there is none). Options that always have the default are dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
-_NOT_GIVEN = -1
-_FAILED = "Triton could not compile or launch it"
+NOT_GIVEN = -1
 
 PREDICTED = "predicted_by"
 """Member that marks a cache with predicted times, which kernrec 0.1.0 wrote."""
@@ -47,38 +50,45 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
     document = file.document()
     if PREDICTED in document:
         raise ValueError("it contains predictions of kernrec, not measurements")
-    return _read(document, file)
+    kernel, configs = read_autotune_times(file)
+    results = [
+        ForeignResult(config, Outcome.OK, None, times[0])
+        if times
+        else ForeignResult(config, Outcome.CONSTRAINT, "Triton could not compile or launch it")
+        for config, times in configs
+    ]
+    return ForeignResults(TOOL, None, kernel, results)
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
     """Read the configs in an autotune cache, without those that failed. Errors are those of `read_results.Format`."""
+    ran = [config for config, times in read_autotune_times(file)[1] if times]
+    return [{name: int(value) for name, value in config.items() if value != NOT_GIVEN} for config in ran]
+
+
+def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, Times | None]]]:
+    """Read an autotune cache. Errors are those of `read_results.Format`.
+
+    Returns:
+        (kernel, configs). `kernel` is the name of the Triton function, or None if the file's name does not contain it.
+            `configs` contains each config with its times in seconds, or with None if it could not be launched.
+    """
     document = file.document()
     document.pop(PREDICTED, None)
-    ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
-    return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
-
-
-def _read(document: dict[str, Any], file: TextFile) -> ForeignResults:
-    entries = document[MEMBER]
+    entries = document.get(MEMBER)
     if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
         raise ValueError(f"it is not an autotune cache of Triton 3.2 to 3.9: expected key and {MEMBER}")
-    results = numbered(entries, _result, "config")
-    for number, result in enumerate(results, 1):
-        if odd := sorted(result.config.keys() ^ results[0].config.keys()):
+    configs = numbered(entries, _config_and_times, "config")
+    for number, (config, _) in enumerate(configs, 1):
+        if odd := sorted(config.keys() ^ configs[0][0].keys()):
             raise ValueError(f"config {number}: {odd[0]!r:.40} is not a parameter of every config")
+    names = [name for name in configs[0][0] if not _usual(name, configs)] if configs else []
     name = file.path.name
     kernel = name.removesuffix(".gz").removesuffix(ENDING) if ENDING in name else None
-    if not results:
-        return ForeignResults(TOOL, None, kernel or None, results)
-    names = [name for name in results[0].config if not _usual(name, results)]
-    results = [
-        ForeignResult({name: result.config[name] for name in names}, result.outcome, result.error, result.latency_s)
-        for result in results
-    ]
-    return ForeignResults(TOOL, None, kernel or None, results)
+    return kernel or None, [({name: config[name] for name in names}, times) for config, times in configs]
 
 
-def _result(entry: object) -> ForeignResult:
+def _config_and_times(entry: object) -> tuple[Config, Times | None]:
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], dict):
         raise ValueError("expected a list of two items: the attributes of a config, and its times")
     attributes, times = entry
@@ -90,22 +100,22 @@ def _result(entry: object) -> ForeignResult:
         raise ValueError("it has a hook or custom code, so its tunables do not determine what ran")
     if not isinstance(attributes["kwargs"], dict):
         raise ValueError("kwargs are not an object")
-    values = {name: _NOT_GIVEN if attributes[name] is None else attributes[name] for name in _LAUNCH}
+    values = {name: NOT_GIVEN if attributes[name] is None else attributes[name] for name in _LAUNCH}
     if twice := sorted(set(values) & set(attributes["kwargs"])):
         raise ValueError(f"{twice[0]} is stated twice")
     config = config_of({**{text_of(name, "a name"): value for name, value in attributes["kwargs"].items()}, **values})
     if not isinstance(times, list) or len(times) != 3:
         raise ValueError("expected three times: median, 20th and 80th percentile, in ms")
     if all(time == float("inf") for time in times):
-        return ForeignResult(config, Outcome.CONSTRAINT, _FAILED)
+        return config, None
     middle, low, high = (latency_of(time, 1e-3) for time in times)
     if not low <= middle <= high:
         raise ValueError(f"its times {times!r:.60} are not median, 20th and 80th percentile")
-    return ForeignResult(config, Outcome.OK, None, middle)
+    return config, (middle, low, high)
 
 
-def _usual(name: str, results: list[ForeignResult]) -> bool:
-    return name in _LAUNCH and {result.config[name] for result in results} <= {_NOT_GIVEN, _LAUNCH[name]}
+def _usual(name: str, configs: list[tuple[Config, Times | None]]) -> bool:
+    return name in _LAUNCH and {config[name] for config, _ in configs} <= {NOT_GIVEN, _LAUNCH[name]}
 
 
 TEMPLATE = "triton::mm"

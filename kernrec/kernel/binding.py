@@ -1,7 +1,6 @@
 """Evaluate the launches of a kernel for one config and one problem, and pack their arguments for the CUDA driver.
 
-In a bound launch, every expression of the spec is replaced by its value. The arguments are packed once and reused for
-many launches, which is possible because the driver copies them when it queues a launch.
+The driver copies arguments when it queues a launch, so the same packed arguments serve many launches.
 """
 
 import ctypes
@@ -19,27 +18,25 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Pointer:
-    """Pointer argument of a bound launch: the address of a tensor or workspace."""
+    """Pointer argument of a bound launch."""
 
     name: str
     null: bool = False
-    """Whether to pass a null pointer, because the problem or the config does not use the tensor."""
+    """Whether to pass a null pointer, because the tensor is not used."""
     offset: int = 0
-    """Offset of the pointer from the start of the tensor, in bytes."""
+    """Offset from the start of the tensor in bytes."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """Number that a bound launch passes by value."""
-
     ctype: str
-    """C type of the number, a key of `SCALAR_RANGES`."""
+    """C type, a key of `SCALAR_RANGES`."""
     value: int | float
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """Workspace to allocate before the launches. Its memory need not be initialized."""
+    """Workspace to allocate before the launches. It need not be initialized."""
 
     name: str
     dtype: str
@@ -52,20 +49,18 @@ class Scratch:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One launch of a kernel, with the values of all its expressions for one config and one problem."""
+    """Launch of a kernel with the values of all its expressions."""
 
     index: int
-    """Index of the launch in `Kernel.launches`."""
+    """Index in `Kernel.launches`."""
     entry: str
     grid: tuple[int, int, int]
-    """Number of thread blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Number of threads per block along x, y and z."""
     shared_bytes: int
-    """Dynamic shared memory per block in bytes."""
+    """Dynamic shared memory in bytes per block."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
-    """Number of executions of each loop body, summed over all thread blocks, keyed by the loop's name in the spec."""
+    """Executions of each loop body in all thread blocks, keyed by the loop's name."""
 
     @property
     def blocks(self) -> int:
@@ -77,18 +72,17 @@ class BoundLaunch:
 
 
 Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
-"""Launch to emulate, and its buffers as a map from the buffer's name to (dtype, number of elements)."""
+"""Launch to emulate, and (dtype, number of elements) of each buffer."""
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order. A launch is omitted if its `when` is false.
+    """Return the launches that run `config` on `problem`, in order, without launches whose `when` is false.
 
-    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently.
-    `Kernel.misfit` checks whether the config can run on the GPU.
+    Pointers and tensor maps use the problem's tensor names, even if the kernel's op has other names. Use
+    `Kernel.misfit` to check whether the GPU can run the config.
 
     Raises:
-        UsageError: The kernel does not have this config or does not implement this problem, or a number is out of
-            range, such as an empty grid.
+        UsageError: the kernel lacks this config or problem, or a number is out of range, such as an empty grid.
     """
     names = _names(kernel, config, problem, sm)
     scratch = _workspaces(kernel, names)
@@ -105,7 +99,7 @@ def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
     """Return the small problems (probes) that are emulated to profile launch number `launch` of a config."""
-    # These names do not include the problem's dimensions, because each probe defines its own dimensions.
+    # Omit the problem's dimensions, because each probe defines its own.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
@@ -119,7 +113,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield launch number `launch` on each of its probe problems, for each config that has this launch."""
+    """Yield launch number `launch` on each of its probes, for each config that has this launch."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -147,7 +141,7 @@ def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]
 def _bound(
     kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
 ) -> BoundLaunch | None:
-    """Return launch number `index` with the values of its expressions, or None if its condition `when` is false."""
+    """Return launch number `index` with the values of its expressions, or None if its `when` is false."""
     launch = kernel.launches[index]
     if launch.when is not None and not launch.when.evaluate(names):
         return None
@@ -201,35 +195,33 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """Pointer argument of a launch: the address of a tensor or workspace plus `offset` bytes."""
-
     offset = 0
 
 
 class PackedArguments:
-    """Arguments of one launch, packed for the CUDA driver. Addresses can be changed between launches."""
+    """Arguments of a launch, packed for the CUDA driver. Addresses can change between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack the arguments of a launch.
+        """Pack the arguments.
 
         Args:
             values: `ctypes` value of each parameter.
-            names: For each parameter, the name of the tensor or workspace whose address it holds, or None.
+            names: tensor or workspace whose address each parameter holds, or None.
         """
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
-        """Maps each tensor or workspace to the packed values that hold its address."""
+        """Packed values that hold the address of each tensor or workspace."""
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
-        """Address of the array of pointers to the arguments, which the driver reads."""
+        """Address of the array of pointers to the arguments, for the driver."""
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch. All addresses are null until `set_address` sets them. Raises
-        `KernrecError` if an argument is a texture, or a structure with pointers.
+        """Pack the arguments of a bound launch, with null addresses until `set_address` is called. Raise `KernrecError`
+        if an argument is a texture, or a structure with pointers.
         """
         values: list[Any] = []
         names: list[str | None] = []
@@ -254,7 +246,7 @@ class PackedArguments:
         return cls(values, names)
 
     def set_address(self, name: str, address: int) -> None:
-        """Set the address of a tensor or workspace for the following launches."""
+        """Set the address of a tensor or workspace for later launches."""
         for value in self.slots.get(name, ()):
             value.value = address + getattr(value, "offset", 0)
 

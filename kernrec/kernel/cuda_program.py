@@ -1,9 +1,7 @@
 """Extract the device code of a CUDA program: the part of a source for nvcc that NVRTC can compile.
 
-NVRTC accepts neither host functions nor headers for host code, and needs no headers for CUDA's device functions. This
-module removes host functions and headers without changing line numbers, and instantiates the template that the user or
-a launch names. tree-sitter parses the source, and skips parts that it cannot parse, such as a macro in place of a
-declaration.
+Host functions and host headers are removed without changing line numbers. The template that a launch names is
+instantiated. tree-sitter skips parts that it cannot parse, such as a macro in place of a declaration.
 """
 
 import re
@@ -22,12 +20,12 @@ DEVICE_HEADER = re.compile(
     r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
     r"|cutlass|cooperative_groups|crt)/.*)\Z"
 )
-"""Matches the names of headers with device code. All other headers are for host code."""
+"""Matches headers with device code. All others are for host code."""
 TOOLKIT_HEADER = re.compile(
     r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
     r"\.h(?:pp)?\Z"
 )
-"""Matches the names of CUDA and C headers, which some sources include in quotes."""
+"""Matches CUDA and C headers, which some sources include in quotes."""
 _TYPES = (
     "typedef signed char int8_t; typedef signed short int16_t; typedef signed int int32_t;",
     "typedef signed long long int64_t;",
@@ -49,7 +47,7 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""Code that replaces C's standard headers: types as on 64-bit Linux, and limits from the C standard."""
+"""Replacement of C's standard headers: types as on 64-bit Linux, and limits from the C standard."""
 _HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 _COMPLEX = "#include <cuComplex.h>\n"
 _BRINGS = {
@@ -59,37 +57,33 @@ _BRINGS = {
     "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
-"""Code that replaces the headers of CUDA libraries, keyed by the start of the header's name. It defines only what
-device code uses.
-"""
+"""Replacement of CUDA library headers, keyed by the start of their name: only what device code uses."""
 _HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
 ) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
-"""Lines that include CUDA's device versions of C++ templates and make them available in the namespace `std`."""
+"""Includes of CUDA's device versions of C++ templates for the namespace `std`."""
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _REGISTER = re.compile(r"\bregister\s+(?=[A-Za-z_])")
-"""Matches the storage class `register`, which C++17 removed. Older sources have it in device code."""
+"""Matches the storage class `register` of older sources, which C++17 removed."""
 _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:[^\\\n]|\\[ \t\r]*\n|\\.)*", re.MULTILINE)
 _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """Device code of a program, and the names of the parts that were removed."""
+    """Device code of a program."""
 
     text: str
     headers: tuple[str, ...]
-    """Names of the removed headers."""
     functions: tuple[str, ...]
-    """Names of the removed host functions."""
 
     @property
     def note(self) -> str:
-        """Return one line that names the removed headers and functions, or an empty string if nothing was removed."""
+        """Return one line on the removed headers and functions, or an empty string."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -101,11 +95,7 @@ class DeviceCode:
 
 @lru_cache(maxsize=32)
 def parsed(text: str) -> "Node":
-    """Parse CUDA C++, and return the root of its syntax tree.
-
-    Raises:
-        KernrecError: tree-sitter is not installed.
-    """
+    """Return the root of the syntax tree of CUDA C++. Raise `KernrecError` if tree-sitter is not installed."""
     try:
         import tree_sitter
         import tree_sitter_cuda
@@ -118,12 +108,12 @@ def parsed(text: str) -> "Node":
 
 
 def text_of(node: "Node | None") -> str:
-    """Return the source text of a syntax node. Return an empty string if the node is None."""
+    """Return the source text of a syntax node, or an empty string for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node that are of one of the given kinds, in the order of the source."""
+    """Yield the descendants of a syntax node with one of the given kinds, in source order."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -134,7 +124,7 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
 
 @lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
-    """Return whether a source has code or headers that NVRTC cannot compile."""
+    """Return whether NVRTC cannot compile a part of the source."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
         return True
     return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))
@@ -144,12 +134,11 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     """Return the device code of a program.
 
     Args:
-        text: CUDA C++ in which the headers of its own folder are already inserted.
-        instance: Instance of a template that is launched, such as `scale<float, 4>`. Other explicit instances of the
-            template are removed.
+        text: CUDA C++ with the headers of its folder inserted.
+        instance: launched instance of a template, such as `scale<float, 4>`. Other explicit instances are removed.
 
     Raises:
-        KernrecError: The program has host code, and tree-sitter is not installed.
+        KernrecError: the program has host code, and tree-sitter is not installed.
     """
     host_code = has_host_code(text)
     if not host_code and instance is None:
@@ -168,7 +157,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     for node in top_level(root) if host_code else ():
         name = text_of(node.child_by_field_name("path")).strip('<>"') if node.type == "preproc_include" else ""
         if not name or DEVICE_HEADER.match(name):
-            if name and '"' in text_of(node):  # NVRTC only finds CUDA's headers between angle brackets.
+            if name and '"' in text_of(node):  # NVRTC finds CUDA's headers only between angle brackets.
                 edits.append((node, f"#include <{name}>"))
             continue
         instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
@@ -186,9 +175,9 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _without_host_macros(text: str) -> str:
-    """Empty each line at namespace scope that only uses a macro for host code, such as a binding of PyTorch.
+    """Empty each line at namespace scope with only a host macro, such as a binding of PyTorch.
 
-    The parser would treat such a line as part of the next declaration if it does not end with a semicolon.
+    Without a semicolon, the parser would treat such a line as part of the next declaration.
     """
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:
@@ -198,9 +187,9 @@ def _without_host_macros(text: str) -> str:
 
 
 def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
-    """Return the declarations of types and macros that neither other declarations nor the instance need.
+    """Return the declarations of types and macros that nothing else in the source needs.
 
-    A macro needs the types that it mentions only if something mentions the macro.
+    The types in a macro are only needed if something uses the macro.
     """
     named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
     words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
@@ -229,11 +218,11 @@ def _type_name(node: "Node") -> str:
     ):
         return ""
     name = text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
-    return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has the name of its template.
+    return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has its template's name.
 
 
 def without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Return a source in which syntax nodes are replaced by texts. All other code keeps its line numbers."""
+    """Return a source with syntax nodes replaced by texts. Other code keeps its line numbers."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -242,13 +231,13 @@ def without(text: str, edits: "list[tuple[Node, str]]") -> str:
 
 
 def function_name(node: "Node") -> str:
-    """If a syntax node defines or declares a function, return the function's name; otherwise return an empty string."""
+    """Return the name of the function that a syntax node defines or declares, or an empty string."""
     declarator = next(nodes(node, "function_declarator"), None)
     return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
 
 
 class _DeviceWords:
-    """Words that identify device code: keywords of CUDA, and macros that expand to these keywords."""
+    """Words of device code: keywords of CUDA, and macros that expand to them."""
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")
@@ -261,7 +250,7 @@ class _DeviceWords:
 
 
 def top_level(root: "Node") -> "Iterator[Node]":
-    """Yield the declarations at namespace scope, including those in `#if`, namespaces and `extern "C"` blocks."""
+    """Yield the declarations at namespace scope, including those in `#if`, namespaces and `extern "C"`."""
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)
@@ -272,7 +261,6 @@ def top_level(root: "Node") -> "Iterator[Node]":
 
 
 def _is_host(node: "Node", marks: _DeviceWords) -> bool:
-    """Return whether a declaration at namespace scope is host code."""
     body = next(nodes(node, "compound_statement", "field_declaration_list", "initializer_list"), None)
     head = text_of(node)[: body.start_byte - node.start_byte] if body is not None else text_of(node)
     if _type_name(node):

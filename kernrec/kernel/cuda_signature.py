@@ -1,8 +1,7 @@
-"""Read the declarations of a CUDA C++ source: kernels with their parameter names and types, launch bounds, and macros.
+"""Read the kernels, parameters, launch bounds and macros that a CUDA C++ source declares.
 
-PTX has neither parameter names nor the types behind pointers, so this module reads them from the source. It does not
-run the preprocessor, which is sufficient for hand-written sources. If a declaration is too complex, its type is
-unknown, and the caller asks the user for the type.
+PTX has neither parameter names nor pointer types. Without a preprocessor, the type of a complex declaration is unknown,
+and the caller asks the user for it.
 """
 
 import re
@@ -18,9 +17,8 @@ _ALIAS = (
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
 _BEFORE_NAME = r"(?:[\w\s]|#[^\n]*\n)*?"
-"""Matches words and preprocessor lines between `__global__` and the name of a kernel."""
+"""Matches everything between `__global__` and a kernel's name."""
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)([^#]*)(?:#[ \t]*else([^#]*))?#[ \t]*endif", re.MULTILINE)
-"""Matches parameters that depend on whether a macro is defined."""
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(")
 _MOST_ALIASES = 8
@@ -35,43 +33,39 @@ _TYPES = {
     "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32",
     "int64_t": "i64", "uint64_t": "u64",
 }  # fmt: skip
-"""kernrec's data types, keyed by C++ type name as on 64-bit Linux."""
+"""kernrec's data type of each C++ type on 64-bit Linux."""
 _VECTORS = {
     "float": "f32", "double": "f64", "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32",
     "uint": "u32", "long": "i64", "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "half": "f16", "__half": "f16",
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
 }  # fmt: skip
-"""Data type of the elements of CUDA's vector types, keyed by the vector type's name without its length (`float` for
-`float4`)."""
+"""Element type of CUDA's vector types, keyed by name without length (`float` for `float4`)."""
 
 
 class Parameter(NamedTuple):
-    """Parameter of a kernel, as declared in the source."""
+    """Parameter of a kernel in the source."""
 
     name: str
     pointer: bool
     written: bool
-    """Whether the kernel may write through the parameter, because it is a pointer to a type without `const`."""
+    """Whether the parameter points to a type without `const`."""
     dtype: str | None
-    """Data type of the number, or of the elements behind the pointer. None if kernrec has no such type."""
+    """Data type of the number or of the elements behind the pointer, or None if kernrec lacks it."""
     lanes: int
-    """Number of elements in one value of the C++ type, such as 4 for `float4`."""
+    """Elements in a value of the C++ type, such as 4 for `float4`."""
     ctype: str
-    """C++ type as written in the source."""
+    """C++ type in the source."""
 
 
 class Signature(NamedTuple):
-    """Declaration of a kernel in its source."""
+    """Declaration of a kernel."""
 
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
-    """Names of the template's parameters, or empty if the kernel is not a template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of a template instance such as `scale<float, 4>`, in which the template parameters are
-        replaced by their values.
-        """
+        """Return the signature of a template instance such as `scale<float, 4>`."""
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -82,16 +76,16 @@ class Signature(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """Macro of a source whose value is an integer."""
+    """Macro whose value is an integer."""
 
     name: str
     value: int
     guarded: bool
-    """Whether the macro is defined between `#ifndef` and `#endif`, so that a compiler option can set another value."""
+    """Whether a compiler option can set another value, because `#ifndef` guards the macro."""
 
 
 def signatures(source: str) -> tuple[Signature, ...]:
-    """Return the kernels of a source in the order of their declarations, without duplicates."""
+    """Return the kernels of a source in the order of declaration, without duplicates."""
     text = _without_comments(source)
     aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
@@ -107,7 +101,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
             lambda part: part[2] if re.search(rf"#[ \t]*define[ \t]+{part[1]}\b", text) else part[3] or "",
             text[declared.end() : end - 1],
         )
-        # Skip this declaration, because it has no body.
+        # A declaration has no body.
         if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
@@ -119,14 +113,13 @@ def signatures(source: str) -> tuple[Signature, ...]:
 
 
 def variable_types(source: str) -> dict[str, str]:
-    """Return the C++ types of the `__constant__` and `__device__` variables of a source, keyed by variable name."""
+    """Return the C++ type of each `__constant__` and `__device__` variable."""
     text = re.sub(r"\b(?:__align__|alignas)\s*\(\s*\w+\s*\)", " ", _without_comments(source))
     return {match[2]: _plain(_STORAGE.sub(" ", match[1])) for match in _VARIABLE.finditer(text)}
 
 
 def source_name(symbol: str) -> str:
-    """Return the source name, without parameters and namespaces, of the kernel or variable with this
-    (mangled) symbol."""
+    """Return the source name of a kernel or variable with a (mangled) symbol, without parameters and namespaces."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -139,7 +132,6 @@ def source_name(symbol: str) -> str:
 
 
 def macros(source: str) -> tuple[Macro, ...]:
-    """Return the integer macros of a source, without duplicates."""
     text = _without_comments(source)
     by_name: dict[str, Macro] = {}
     for match in _MACRO.finditer(text):
@@ -150,7 +142,7 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def kernel_body(source: str, kernel: str) -> str:
-    """Return the text of a kernel's body without comments, or an empty string if the source has no such kernel."""
+    """Return the text of a kernel's body without comments, or an empty string."""
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -158,9 +150,7 @@ def kernel_body(source: str, kernel: str) -> str:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether a kernel uses a pointer parameter only in assignments `parameter[...] = ...`. If so, it is an
-    output.
-    """
+    """Return whether a kernel uses a pointer only in assignments `parameter[...] = ...`, so that it is an output."""
     body = kernel_body(source, kernel)
     mentions = list(re.finditer(rf"\b{parameter}\b\s*", body))
     for mention in mentions:
@@ -173,9 +163,7 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return (data type, number of elements) of a C++ type. The result is (`f32`, 4) for `float4`, and (None, 1) for an
-    unknown type.
-    """
+    """Return (data type, number of elements) of a C++ type: (`f32`, 4) for `float4`, (None, 1) for an unknown type."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -196,7 +184,7 @@ def _plain(ctype: str) -> str:
 def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
     text = re.sub(r"\[\s*\w*\s*\]", "*", text.partition("=")[0]) if "[" in text else text.partition("=")[0]
     pointer = "*" in text
-    # In `float x[]`, the name comes before the brackets that make it a pointer.
+    # In `float x[]`, the name comes before the brackets.
     name = re.search(r"(\w+)\s*\**\s*$", text)
     before = text[: name.start()] if name else text
     ctype = (before or text).partition("*")[0].strip()
@@ -206,7 +194,7 @@ def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
 
 
 def type_aliases(text: str) -> dict[str, str]:
-    """Return the type aliases that a text defines with `typedef`, `using` and macros."""
+    """Return the type aliases that `typedef`, `using` and macros define."""
     aliases = {name: " ".join(kind.split()) for kind, name in _ALIAS[0].findall(text)}
     for pattern in _ALIAS[1:]:
         aliases |= {match["name"]: " ".join(match["type"].split()) for match in pattern.finditer(text)}
@@ -227,7 +215,7 @@ def _closing(text: str, start: int, pair: str = "()") -> int:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a parameter list at its commas, except for commas inside <> and (). Preprocessor lines are dropped."""
+    """Split a parameter list at commas outside of <> and (). Drop preprocessor lines."""
     parts, depth = [""], 0
     for char in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

@@ -1,5 +1,4 @@
-"""Read the `[problem]` table of a spec. It declares the kernel's problem if kernrec has no op for what the kernel
-computes.
+"""Read the `[problem]` table of a spec, for kernels whose computation is not an op of kernrec.
 
     [problem]
     dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
@@ -12,24 +11,21 @@ computes.
     weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
     result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
-A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs). A tensor
-that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap", normalized =
-true }`, and is passed as `texture image` or `surface image`. Among the arguments of a launch, `temp + 1024` is a
-pointer to element 1024 of a tensor, `u64 0` a null pointer, and `bytes 0000803f02000000` a structure.
+A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs). Textures and
+surfaces have a table `texture = { filter = "linear", address = "wrap", normalized = true }`, and are passed as `texture
+image` or `surface image`. Other arguments of a launch are pointers such as `temp + 1024` (element 1024), `u64 0`
+(null), and structures such as `bytes 0000803f02000000`.
 
-The key `values` of a tensor gives the tensor's content before the launch: `normal` (the default of inputs), `zeros`
-(the default of outputs), `constant 1.5`, `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (an expression of the
-flat index `i` and the dimensions), `file.npy` or `raw file.bin`. With `index x c`, each value is a random index into
-the tensor `x`, where an index step is `c` elements (one element if `c` is missing). With `offsets x`, the values are
-ascending indices, like the row offsets of a sparse matrix. In the emulator, values only matter if addresses or branches
-depend on them. If nobody knows the values, write `unknown` and the reason. kernrec then refuses the kernel if its
-addresses depend on data.
+`values` is a tensor's content before the launch: `normal` (default of inputs), `zeros` (default of outputs), `constant
+1.5`, `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
+`raw file.bin`. `index x c` are random indices into the tensor `x` in steps of `c` elements (1 by default). `offsets x`
+are ascending indices, like the row offsets of a sparse matrix. `unknown` with a reason makes kernrec refuse the kernel
+if addresses depend on data.
 
-The key `reference` of an output has the same form as `values`, and gives the output's expected values after the launch.
-Either all outputs have this key or none. Without references, kernrec compares measured configs with the output of the
-first config. `tolerance` is the maximum accepted error of an element, relative to the element or to the output's RMS,
-whichever is larger. The default is the error that rounding can cause (kernrec/measure/device/correctness.py). Integers
-must be equal.
+`reference` has the same form, and is the expected content of an output. Either all outputs have it or none. Without it,
+measured configs are compared with the first config. `tolerance` is the maximum error of an element, relative to the
+element or to the output's RMS, whichever is larger. By default, it is the error that rounding can cause
+(kernrec/measure/device/correctness.py). Integers must be equal.
 """
 
 import re
@@ -46,7 +42,7 @@ from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = ANY_LAYOUT
-"""The only layout of a declared problem: tensors are row-major and have the shapes that the spec declares."""
+"""Layout of a declared problem: tensors are row-major and have the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 64
@@ -66,11 +62,13 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Read `table`, the `[problem]` table of the kernel `name`. Return (op, fields). `op` is the op that the table
-    declares. `fields` contains the values that the table sets in the `Kernel`, keyed by field name.
+    """Read the `[problem]` table of the kernel `name`.
+
+    Returns:
+        The declared op, and the fields of `Kernel` that the table sets, keyed by name.
 
     Raises:
-        UsageError: The table cannot be read.
+        UsageError: the table cannot be read.
     """
     dims = _dims(table)
     dim_names = [dim.name for dim in dims]
@@ -128,9 +126,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return the tensor that an entry of `[problem.tensors]` declares. If the entry does not state a data type, the
-    tensor has the type `dtype`.
-    """
+    """Return the tensor that an entry of `[problem.tensors]` declares, by default with elements of `dtype`."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -150,7 +146,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    # `source_files.fingerprint` adds a digest of each file with tensor values to the spec.
+    # `source_files.fingerprint` adds a digest of each file with tensor values.
     for digest in ("digest", "reference_digest"):
         table.string(digest, "")
     table.done()
@@ -158,7 +154,6 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Read the table `texture` of a tensor whose elements have the type `dtype`."""
     from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"
@@ -184,7 +179,7 @@ def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict
 
 
 RESERVED_DIMS = frozenset({"dtype", "layout", "dtype_bytes", "sm", "i"})
-"""Names that have another meaning in expressions, so a dimension cannot have them."""
+"""Names with another meaning in expressions, which no dimension can have."""
 
 
 def _dims(table: Table) -> list[Dim]:

@@ -1,13 +1,11 @@
-"""Parse and evaluate the arithmetic expressions of `kernel.toml`, for one config or for many configs at once.
+"""Parse and evaluate the expressions of `kernel.toml`, for one config or for many configs at once.
 
-kernrec parses an expression with `ast` and checks it against a closed grammar. The engine evaluates the tree
-(`engine/query/space.cpp`); kernrec never calls `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and
-`!=`), `+ - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and the functions
-of `FUNCTIONS`.
+An expression is parsed with `ast`, checked against a closed grammar, and evaluated by the engine
+(`engine/query/space.cpp`), never by `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and `!=`), `+
+- * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and `FUNCTIONS`.
 
-Integers have 64 bits and wrap around. Every operation is defined for all operands, so no element of a NumPy array can
-cause an error, not even in the branch of `a if c else b` that is not chosen. An array therefore gives the same results
-as its elements one at a time:
+Integers have 64 bits and wrap around. Every operation is defined for all operands, because arrays also evaluate the
+branch of `a if c else b` that is not chosen:
 
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
 - `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
@@ -15,8 +13,8 @@ as its elements one at a time:
 - `log2(x)` is the integer below the base-2 logarithm (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
 - `magic_mul(d)`, `magic_shift(d)` replace a division by the run-time constant d by a multiplication: with unsigned
   32-bit n and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and
-  Montgomery, "Division by invariant integers using multiplication", PLDI 1994). No 32-bit multiplier does this for d =
-  1: `magic_mul(1)` is 0, which tells a kernel that the quotient is n itself. Both are 0 if d is outside 1..2**31.
+  Montgomery, "Division by invariant integers using multiplication", PLDI 1994). `magic_mul(1)` is 0, because no 32-bit
+  multiplier exists for d = 1. Both functions are 0 if d is outside 1..2**31.
 """
 
 import ast
@@ -37,8 +35,7 @@ MAX_DEPTH = 64
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
-"""Node of an expression tree: (number of the operation in `OPERATIONS`, operands). The operands are trees; the operand
-of a leaf is its value."""
+"""Node of an expression tree: number of the operation in `OPERATIONS`, then operand trees, or the value of a leaf."""
 
 OPERATIONS = {
     name: number
@@ -51,7 +48,7 @@ OPERATIONS = {
         )
     )
 }  # fmt: skip
-"""Number of each operation, keyed by name. The numbers are those of `Operation` in engine/query/space.h."""
+"""Number of each operation, as in `Operation` of engine/query/space.h."""
 
 _HALF = 1 << 63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
@@ -60,30 +57,29 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """Parsed expression: its text, the names that it uses, and its tree."""
+    """Parsed expression."""
 
     __slots__ = ("is_truth", "names", "text", "tree")
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # Names of the variables in the expression, without names of functions.
-        self.is_truth = is_truth  # Whether the value is a truth value instead of a number.
+        self.names = names  # Without names of functions.
+        self.is_truth = is_truth  # Whether the value is a truth value.
         self.tree = tree
 
     @property
     def shown(self) -> str:
-        """Return the text of the expression in quotes, for error messages. A long text is shortened."""
+        """Return the text in quotes for error messages, shortened if it is long."""
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value of the expression. If the value of any name in the expression is an array, the result is an
-        array; otherwise it is a Python scalar.
+        """Return the value: an array if the value of any name is an array, else a Python scalar.
 
         Args:
-            names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
+            names: value of each name, an integer, a float, text or an array. Unused names are ignored.
 
         Raises:
-            UsageError: A name has no value, or an operation does not accept its operand.
+            UsageError: a name has no value, or an operation does not accept its operand.
         """
         missing = sorted(self.names - names.keys())
         if missing:
@@ -103,8 +99,7 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value of an expression that must be an integer of at least `least`. Raises `UsageError` if the
-        value is something else. The message starts with `place`."""
+        """Return the value of an expression. Raise `UsageError` unless it is an integer of at least `least`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -135,8 +130,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. Parsing the same text again returns the same object, so results can be cached by identity.
-    Raises `UsageError` if the text is not an expression. The message states the column and the reason."""
+    """Parse an expression, equal texts to the same object. Raise `UsageError` if it is outside the grammar."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -164,18 +158,18 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """Return an expression for "`condition` implies `rule`". It is true if `condition` is false or `rule` is true."""
+    """Return an expression that is true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
-    """Return an expression with a constant value. Unlike a literal in a text, the value may be a fraction."""
+    """Return an expression with a constant value, which may be a fraction."""
     return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    # Shorten the text again, because escaping can make a character ten times as long.
+    # Escaping can make a character ten times as long, so shorten the text again.
     return shown if len(shown) <= 160 else f"{shown[:157]}..."
 
 
@@ -185,7 +179,7 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 class _Function(NamedTuple):
     operation: str
-    least: int  # Minimum number of arguments of each function.
+    least: int
     most: int
     kind: str
 
@@ -218,7 +212,7 @@ def _node(operation: str, *operands: Any) -> Tree:
 
 
 class _Compiler:
-    """Converter of one expression from Python's syntax tree. It refuses every node outside of the grammar."""
+    """Converter from Python's syntax tree. It refuses every node outside of the grammar."""
 
     def __init__(self, text: str, lead: int) -> None:
         self.text = text
@@ -229,9 +223,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree, kind). The tree is the converted syntax node. The kind of its value is a number, a truth value
-        or text; names are assumed to be numbers.
-        """
+        """Return (tree, kind): number, truth value or text. Names are assumed to be numbers."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -293,7 +285,7 @@ class _Compiler:
         return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
 
     def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
-        """Yield the comparison of each pair of neighbors in a chain such as `a < b < c`."""
+        """Yield the comparisons in a chain such as `a < b < c`."""
         for operator, left, right in zip(operators, trees, trees[1:], strict=False):
             match operator:
                 case ast.Lt():
@@ -333,8 +325,7 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a tunable, a let or a tensor may have this name. Such a name is in lower case, and neither a
-    keyword nor a function of the grammar."""
+    """Return whether a tunable, let or tensor may have a name: lower case, no keyword, no function of the grammar."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
@@ -347,7 +338,7 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Return a text in which identifiers that `identifier` changed are spelled as in the source: `in_` becomes `in`."""
+    """Return a text with the source's spelling of names that `identifier` changed: `in` for `in_`."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 

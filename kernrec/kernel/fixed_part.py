@@ -1,8 +1,7 @@
-"""Define the fixed part of contributed measurements: kernels, configs and problems that every contributor measures.
+"""Define the measurements that every contributor takes.
 
-According to the analytical model, a single resource, such as DRAM, limits the time of each of these measurements on
-most GPUs. With these measurements, kernrec compares GPUs, detects GPUs that deviate (because they are throttled, or
-have another limit), and checks each constant of the model.
+According to the analytical model, a single resource such as DRAM limits the time of each. They detect GPUs that
+deviate, for example because of throttling, and check the model's constants.
 """
 
 from collections.abc import Mapping
@@ -18,16 +17,15 @@ from kernrec.op import Problem, find_op
 
 @dataclass(frozen=True)
 class FixedMeasurement:
-    """One config of a library kernel on one problem."""
+    """Config of a library kernel to measure on a problem."""
 
     bound: str
-    """Resource, such as DRAM or FMA, that bounds the measured time on most GPUs."""
+    """Resource, such as DRAM or FMA, that bounds the time on most GPUs."""
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem
 
     def kernel_on(self, gpu: GPU) -> Kernel | None:
-        """Return the kernel to measure, or None if the GPU cannot run the config."""
         kernel, problem = find_kernel(self.kernel_name), self.problem
         if not kernel.runs_on(problem.dtype, gpu.sm):
             return None
@@ -40,7 +38,7 @@ class FixedMeasurement:
 
 
 def fixed_part() -> tuple[FixedMeasurement, ...]:
-    """Return the measurements that every contributor takes on their GPU, in the order in which they should be taken."""
+    """Return the measurements that every contributor takes, in order."""
     elementwise, matmul = find_op("elementwise"), find_op("matmul")
     f16_product = matmul.problem("f16", "nt", m=4096, n=4096, k=4096)
     f32_product = matmul.problem("f32", "nn", m=4096, n=4096, k=4096)
@@ -48,8 +46,8 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # `small` reads each operand twice as often as `large`: a warp has 32 x 32 accumulators instead of 64 x 64. Both
-    # have two stages, which every GPU can run.
+    # `small` reads each operand twice as often as `large`, because a warp has 32 x 32 accumulators instead of 64 x 64.
+    # Every GPU can run two stages.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

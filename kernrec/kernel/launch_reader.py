@@ -1,4 +1,4 @@
-"""Read a `[[launch]]` table of a `kernel.toml`. Error messages are one line with the file and the key."""
+"""Read a `[[launch]]` table of a `kernel.toml`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -10,15 +10,17 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-# The pattern may miss some kernels. This does no harm, because it only finds suggestions for error messages.
+# The pattern may miss kernels, because it only finds suggestions for error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
-_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Maximum length of a name. Mangled names of templates are long.
+_ENTRY = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_]{0,4095}"
+)  # Maximum length of a name, because mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
 
 class LaunchReader:
-    """Reader of the `[[launch]]` tables of one kernel."""
+    """Reader of a kernel's `[[launch]]` tables."""
 
     def __init__(
         self,
@@ -32,26 +34,24 @@ class LaunchReader:
         """Create a reader.
 
         Args:
-            source: Source of the kernel.
-            names: Names that expressions may use.
-            static_names: Names that the expressions of probes may use. Their values do not depend on the problem's
-                dimensions.
-            dims: Dimensions of the op.
-            pointers: Names of the tensors and workspaces.
-            images: Names of the tensors that the kernel reads through textures or surfaces.
+            names: names in expressions.
+            static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
+            pointers: tensors and workspaces.
+            images: tensors that are read through textures or surfaces.
         """
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images
 
     def read(self, table: Table) -> Launch:
-        """Return the launch that a `[[launch]]` table describes."""
         names = self._names
         entry = table.string("entry")
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
         if not mentions(self._source, entry):
-            from kernrec.kernel.cuda_signature import source_name  # Its patterns would slow the start of queries.
+            from kernrec.kernel.cuda_signature import (
+                source_name,
+            )  # Import late, because its patterns would slow the start of queries.
 
             if not mentions(self._source, source_name(entry)):
                 kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
@@ -124,8 +124,7 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            # If a late dimension of the op (`Dim.late`) has the name of a tensor, its value decides whether the problem
-            # has this tensor.
+            # A late dimension of the op (`Dim.late`) with a tensor's name decides whether the problem has this tensor.
             table.named.add(ctype)
             return PointerArgument(ctype)
         if value.startswith("+"):
@@ -198,8 +197,9 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return the constraints that follow from CUDA's limits for any launch. Source: CUDA C++ Programming Guide,
-    "Technical Specifications per Compute Capability"."""
+    """Return CUDA's limits as constraints (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    Capability").
+    """
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

@@ -1,8 +1,7 @@
-"""Load the kernels that are part of kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
+"""Load the kernels of kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
 
-The name of a kernel is that of its folder, and begins with the kernel's op (`matmul_simt`). A query for one op
-therefore only reads the specs of that op. Most kernels are CUDA C++, which kernrec can compile and measure everywhere.
-A folder with a `kernel.py` contains a Triton kernel, whose profiles are included in kernrec for some architectures.
+A kernel's name is its folder's, and begins with its op (`matmul_simt`), so a query only reads the specs of one op. A
+folder with a `kernel.py` contains a Triton kernel. All others are CUDA C++.
 """
 
 from functools import cache
@@ -28,9 +27,7 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec as plain data. Return None if the file is not TOML, so that `load_kernel` reports the
-    error.
-    """
+    """Return a kernel's spec, or None if the file is not TOML, which `load_kernel` reports."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -55,9 +52,7 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored. If there is no such kernel, raise
-    `UsageError` with a message that suggests similar names.
-    """
+    """Return a kernel by name, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -65,7 +60,7 @@ def find_kernel(name: str) -> Kernel:
 
 
 def all_kernels() -> tuple[Kernel, ...]:
-    """Return all kernels of the library that are written in CUDA C++, keyed by name."""
+    """Return all kernels in CUDA C++, keyed by name."""
     return tuple(_of_op("", False, None, None))
 
 
@@ -74,8 +69,7 @@ def _in_triton(name: str) -> bool:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op whose specs list the dtype and layout and allow the architecture `sm`. If `op` is
-    empty, return the kernels of all ops."""
+    """Return the kernels of an op (empty: any op) whose specs list the dtype and layout and allow `sm`."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -85,9 +79,7 @@ def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: 
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
-    """Return the Triton kernels that implement an op for a dtype and layout on the architecture `sm`. The result may be
-    empty.
-    """
+    """Return the Triton kernels of an op for a dtype and layout on the architecture `sm`."""
     kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
@@ -95,18 +87,16 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op for a dtype, a layout and the architecture `sm`. None stands for any dtype,
-    layout or architecture. The result may be empty.
+    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None stands for any.
 
-    A constraint of a returned kernel may still exclude the architecture (`Kernel.runs_on`).
+    A constraint may still exclude the architecture (`Kernel.runs_on`).
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels that implement an op for a dtype and layout on the architecture `sm`. Raises
-    `NoSuchKernelError` if no kernel does."""
+    """Return the kernels of an op for a dtype, layout and architecture. Raise `NoSuchKernelError` if there are none."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
@@ -117,8 +107,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`. The result includes kernels of other
-    ops if the problem can be expressed in these ops. Raises `NoSuchKernelError` if there is no such kernel.
+    """Return the CUDA C++ kernels for a problem, also of equivalent ops. Raise `NoSuchKernelError` if there are
+    none.
     """
     able = [
         kernel
@@ -136,8 +126,7 @@ def _nearest(op: str, dtype: str, sm: int) -> str:
 
 
 def implemented(op: str, sm: int) -> str:
-    """Return a text for messages that lists the dtypes and layouts of an op's kernels on the architecture `sm`.
-    Example: `implemented are f32 (nn), f16 (nn, nt)`."""
+    """Return a message with the dtypes and layouts of an op's kernels: `implemented are f32 (nn), f16 (nn, nt)`."""
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:

@@ -1,12 +1,13 @@
-"""Read a kernel's source files and compiler flags, and compute the hash that identifies the kernel."""
+"""Read a kernel's source files and compiler flags, and hash the kernel."""
 
 import hashlib
 import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -21,44 +22,42 @@ _INCLUDE = re.compile(
 )
 _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
-"""Maximum number of folders to search for a header in a project."""
+"""Maximum number of folders in a search for a header."""
 _PROJECT_MARKS = (".git", ".hg")
-"""Names of folders that mark their parent as the root of a project."""
+"""Folders that mark the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
 _REPAIRS = (
     (re.compile(r"<<[ \t]+<(?![<=])"), "<<<"),
     (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"),
     (re.compile(r"\\[ \t]+(?=\r?\n)"), r"\\"),
 )
-"""Patterns and replacements for text that only nvcc accepts: a launch whose brackets an editor has split with blanks,
-such as `f<< <1, 32> >>()`, and a line break that is continued by a backslash with blanks behind it."""
+"""Patterns and replacements for text that only nvcc accepts: blanks inside the brackets of a launch, as in `f<< <1, 32>
+>>()`, and blanks after a backslash that continues a line."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source file, with its headers inlined so that it can be compiled without other files.
+    """Return the device code of a source file with its headers inserted.
 
     Args:
-        path: The source file.
-        include: Folders with headers, relative to the file's folder. The file's folder and its parent are searched
-            first.
-        instance: Instance of a template that is launched, such as `scale<float, 4>`.
-        whole: Whether to keep host code, for compiling the source with nvcc.
+        include: folders with headers, relative to the file's folder, which is searched first with its parent.
+        instance: launched instance of a template, such as `scale<float, 4>`.
+        whole: whether to keep host code, for nvcc.
 
     Raises:
-        UsageError: A file cannot be read.
-        KernrecError: The source has host code, and tree-sitter is not installed.
+        UsageError: a file cannot be read.
+        KernrecError: the source has host code, and tree-sitter is not installed.
     """
     text = whole_source(path, include)
     return text if whole else device_code(text, instance).text
 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:
-    """Return a source, including its host code, with each header of its folder and of `include` inlined once."""
+    """Return a source with host code, and with each header of its folder and of `include` inserted once."""
     return "".join(text for text, _, _ in _pieces(path, include))
 
 
 def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """For each line of the text that `whole_source` returns, return (file, line number in this file)."""
+    """Return (file, line number in the file) of each line of `whole_source`."""
     origins: list[tuple[str, int]] = []
     begins = True
     for text, file, first in _pieces(path, include):
@@ -73,27 +72,41 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
 
 
 def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the pieces of text that make up a source after its headers are inlined. Each piece is (text, name of the
-    file from which it comes, number of its first line in that file).
-    """
+    """Return a source with inserted headers as pieces: (text, file, number of the piece's first line in the file)."""
     parent = path.absolute().parent.parent
     roots = [path.parent, parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
-    _inline(path, roots, set(), pieces)
+
+    @cache
+    def readable(folder: Path) -> list[Path]:
+        project = _project_root(folder)
+        return [each.resolve() for each in (folder, *roots, project) if each is not None]
+
+    _inline(path, roots, readable, set(), pieces)
     return pieces
 
 
 def _inline(
-    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
+    path: Path,
+    roots: Sequence[Path],
+    readable: Callable[[Path], Sequence[Path]],
+    seen: set[Path],
+    pieces: list[tuple[str, str, int]],
+    host_code: bool = False,
 ) -> None:
+    """Append the pieces of a file and of its headers to `pieces`.
+
+    Args:
+        roots: folders to search for headers.
+        readable: function that returns, for the folder of a file, the folders whose headers the file may include.
+        seen: files that are already part of the source.
+        host_code: whether a file that includes this file has host code.
+    """
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    text, start, line = _read_program(path, place), 0, 1  # Raises an error for a path that cannot be resolved.
+    text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
-
-    project = _project_root(path.parent)
-    readable = [folder.resolve() for folder in (path.parent, *roots, project) if folder is not None]
 
     def header_of(include: re.Match[str]) -> Path | None:
         quoted = '"' in include[0]
@@ -109,7 +122,7 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        if not any(header.resolve().is_relative_to(folder) for folder in readable):
+        if not any(header.resolve().is_relative_to(folder) for folder in readable(path.parent)):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
@@ -123,7 +136,7 @@ def _inline(
         line += text.count("\n", start, include.end())
         start = include.end()
         if header.resolve() not in seen:
-            _inline(header, roots, seen, pieces, host_code)
+            _inline(header, roots, readable, seen, pieces, host_code)
     pieces.append((text[start:], path.name, line))
 
 
@@ -135,21 +148,17 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_root(folder: Path) -> Path | None:
-    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders above `folder`.
-
-    The home folder and the root of the file system are no projects.
-    """
+    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders up, but never home or `/`."""
     near = [folder.absolute(), *folder.absolute().parents][:5]
     inner = takewhile(lambda base: base not in (Path.home(), Path(base.anchor)), near)
     return next((base for base in inner if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Search a project for a header, and return its path, or None if it is missing or ambiguous.
+    """Return the path of a header in a project, or None if it is missing or ambiguous.
 
-    The search starts in `folder` and continues in its parents up to the project's root. In each of these folders, it
-    also covers subfolders of up to two levels. It ends at the first folder with a result. Files outside of the project
-    are never read.
+    The search covers `folder` and its parents up to the project's root, each with two levels of subfolders, and ends at
+    the first folder with a result.
     """
     if (root := _project_root(folder)) is None:
         return None
@@ -185,7 +194,8 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
     """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
 
     Args:
-        errors: What to do with bytes that are not UTF-8, as in `bytes.decode`.
+        place: name of the file in messages.
+        errors: handling of bytes that are not UTF-8, as in `bytes.decode`.
     """
     try:
         text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8", errors=errors).read()
@@ -199,11 +209,7 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return a hash (16 hex digits) of a kernel's spec and source.
-
-    The hash depends on the order of the tunables, but not on descriptions. If the spec contains Triton's cache key of
-    the function, the hash depends on that key instead of the source.
-    """
+    """Return a hash (16 hex digits) of a kernel's spec, without descriptions, and source or Triton cache key."""
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]
@@ -216,12 +222,11 @@ def kernel_hash(data: Mapping[str, Any], source: str) -> str:
 
 
 def read_toml(path: Path, place: str) -> dict[str, Any]:
-    """Return the content of a TOML file. Error messages call the file `place`."""
     import tomllib
 
     try:
         return tomllib.loads(read_text(path, place))
-    # The exception is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
+    # TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
@@ -232,32 +237,31 @@ _DATABASE = "compile_commands.json"
 _STANDARD = re.compile(r"--?std=((?:c|gnu)\+\+\d\w)")
 _FAST_MATH = re.compile(r"--?use_fast_math")
 OPTION = re.compile(rf"{_STANDARD.pattern}|{_FAST_MATH.pattern}")
-"""Matches an option of NVRTC and nvcc that changes the generated code."""
+"""Matches compiler options that change the generated code."""
 _LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Compiler flags of a source: macros, options of NVRTC and nvcc, and folders with headers."""
+    """Compiler flags of a source."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on the origin of the flags that the user did not pass, or an empty string if there are no such flags."""
+    """Note on the origin of flags that the user did not pass, or an empty string."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: first the user's, then those in its `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: the user's, then those in its `compile_commands.json`.
 
     Args:
-        source: The file.
-        stated: The user's macros `NAME=VALUE`, and options such as `-std=c++20`.
-        include: Folders with headers.
+        stated: macros `NAME=VALUE` and options such as `-std=c++20` from the user.
+        include: folders with headers.
 
     Raises:
-        UsageError: A macro or option is malformed.
+        UsageError: a macro or option is malformed.
     """
     defines, options = {}, []
     for text in stated:
@@ -283,18 +287,14 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Return the options with at most one `-std` option and one fast-math option, spelled as both NVRTC and nvcc
-    accept.
-    """
+    """Return at most one `-std` and one fast-math option, as both NVRTC and nvcc spell them."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags that a `compile_commands.json` lists for a source. Return None if the JSON file cannot be read
-    or does not list the source.
-    """
+    """Return the flags of a source in a `compile_commands.json`, or None."""
     try:
         if database.stat().st_size > _LARGEST:
             return None
@@ -321,7 +321,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            # Skip the folders of the CUDA toolkit, because compilers find these themselves.
+            # Compilers find the folders of the CUDA toolkit themselves.
             is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))

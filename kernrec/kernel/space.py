@@ -1,9 +1,7 @@
-"""Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions for these configs.
+"""Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions for them.
 
-The configs are enumerated once per kernel and GPU, one tunable at a time. A constraint is checked as soon as all
-tunables that it uses have a value, so the full product of all values is never built. For a problem, only the
-expressions that depend on its dimensions are evaluated, once per distinct combination of the tunables that they use.
-The engine does both (`engine/query/space.cpp`).
+Configs are enumerated one tunable at a time, and each constraint as early as possible, so the full product is never
+built. The engine does both (`engine/query/space.cpp`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,36 +23,33 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""Maximum number of candidate configs during the enumeration. If a spec exceeds it, its constraints are too weak."""
+"""Maximum number of candidate configs. A spec that exceeds it has weak constraints."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """The distinct compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
+    """Compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
-    """For each config of the space, the index of its variant; int64 (configs,)."""
+    """Index of each config's variant; int64 (configs,)."""
     rows: np.ndarray
-    """For each variant, the row of its first config in the space; int64 (variants,)."""
+    """Row of each variant's first config in the space; int64 (variants,)."""
     keys: list[str]
-    """Key of each variant, from `Kernel.variant_key`. If each config is a separate variant, the keys come from
-    `Kernel.sample_keys`.
-    """
+    """Keys from `Kernel.variant_key`, or from `Kernel.sample_keys` if each config is a separate variant."""
 
 
 class Space:
-    """The configs of a kernel for one GPU, dtype and layout that satisfy all constraints without problem dimensions.
+    """Configs of a kernel for one GPU, dtype and layout that satisfy all constraints without problem dimensions.
 
-    Each row of the space is one config. Rows are in lexicographic order of the tunables' values in the spec.
+    Each row is one config, in lexicographic order of the tunables' values in the spec.
 
     Raises:
-        UsageError: The kernel does not support the dtype, the layout or the architecture.
+        UsageError: the kernel does not support the dtype, the layout or the architecture.
     """
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for the dtype and layout of `problem`. The problem may belong to another op, if
-        it can be expressed in the kernel's op."""
+        """Return the space for the dtype and layout of a problem, which the kernel's op must be able to express."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -87,7 +82,7 @@ class Space:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the value of each tunable in each row, keyed by tunable; int64 (rows,)."""
+        """Return the values of each tunable; int64 (rows,)."""
         return {
             tunable.name: self._values[tunable.name].take(self.in_engine.digits(number))
             for number, tunable in enumerate(self.kernel.tunables)
@@ -97,7 +92,7 @@ class Space:
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """Return the row of each config, or -1 if the space does not contain the config; int64 (configs,)."""
+        """Return the row of each config, or -1 if the space lacks it; int64 (configs,)."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -110,7 +105,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are sorted by their position in the product of all tunables' values.
+        # Rows are sorted by their position in the product of all values.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -118,7 +113,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Return the position of each row in the product of all tunables' values; int64 (rows,), ascending."""
+        """Return the ascending positions of the rows in the product of all tunables' values; int64 (rows,)."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -126,7 +121,6 @@ class Space:
 
     @cached_property
     def variants(self) -> Variants:
-        """Return the distinct compiled variants of the space's configs."""
         kernel = self.kernel
         fixed = sorted(kernel.compile_time_tunables)
         names = [tunable.name for tunable in kernel.tunables]
@@ -135,21 +129,17 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return `Variants` in which each config is a separate variant, with keys from `Kernel.sample_keys`. If a
-        kernel is profiled on one problem only (`Kernel.sampled`), its profiles are stored under these keys.
-        """
+        """Return `Variants` with one variant per config, for a kernel profiled on one problem (`Kernel.sampled`)."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
-        """Return whether an expression has the same value for all problems."""
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op. Raises `UsageError` if its data type or layout is not that
-        of the space."""
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` for another data type or layout."""
         if problem.op != self.kernel.op:
             problem = self.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (self.kernel.op, self.dtype, self.layout):
@@ -160,19 +150,20 @@ class Space:
         return problem
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """Return a `ProblemSpace` that evaluates the kernel's expressions on one problem and caches their values."""
+        """Return the space on one problem."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,)."""
+        """Return whether each config satisfies the constraints on a problem; bool (rows,)."""
         return self.at(problem).valid
 
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return (static, dynamic). `static` has a pair (n, constraint) for each constraint that does not depend on the
-        problem's dimensions: it can be checked once the kernel's first n tunables have values. `dynamic` has all other
-        constraints.
+        """Return (static, dynamic) constraints.
+
+        A static constraint does not depend on the problem's dimensions. It is a pair (n, constraint) that can be
+        checked once the first n tunables have values.
         """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
@@ -194,14 +185,13 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
-    """Return what the engine needs of a problem: names, bytes of each tensor, whether a tensor is too large for 32-bit
-    indices, FLOPs and bytes."""
+    """Return a problem's names, bytes of tensors, whether a tensor needs 64-bit indices, FLOPs and bytes."""
     sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
     return problem.names, *sizes
 
 
 class ProblemSpace:
-    """The space of a kernel on one problem. Each expression is evaluated at most once."""
+    """Space of a kernel on one problem. Each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         self.problem = space.form(problem)
@@ -209,9 +199,8 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression for the configs in `rows`, or for all configs if `rows` is None. The
-        result is an array, or a scalar if all values are equal. Raises `UsageError` if the problem has no value for a
-        name, or an operation does not accept its operands.
+        """Return the values of an expression for the configs in `rows` (None: all), or a scalar if they are equal.
+        Raise `UsageError` if the problem has no value for a name, or an operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)
@@ -221,15 +210,11 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,). If a tensor
-        of the problem is too large for 32-bit indices, all elements are false.
-        """
+        """Return whether each config is valid; bool (rows,). All are false if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the Boolean mask `rows` in which the elements of configs that violate a constraint on this
-        problem are false.
-        """
+        """Return the Boolean mask `rows` without configs that violate a constraint on this problem."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)
@@ -239,5 +224,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the rows of the configs that satisfy the problem's constraints, int64."""
+        """Return the rows of configs that satisfy the problem's constraints; int64."""
         return np.flatnonzero(self.valid)

@@ -1,9 +1,7 @@
-"""Represent a kernel as data: tunables, constraints, launches and arguments around one CUDA C++ source.
+"""Represent a kernel as data: tunables, constraints, launches and arguments around one source.
 
-`load_kernel` (spec_reader.py) reads a `kernel.toml`. `Space` (space.py) enumerates a kernel's configs, and
-`bind_launches` (binding.py) applies one config to one problem. An expression may use these names: the tunables, the
-op's given and derived dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89, but 100 for sm_103), and all
-lets that precede it. Constraints may also use the limits of the GPU that are listed in `LIMITS`.
+Expressions may use the tunables, the op's given and derived dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` (89 for
+sm_89, but 100 for sm_103), and preceding lets. Constraints may also use the GPU's `LIMITS`.
 """
 
 import hashlib
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from kernrec.op import Op, Problem
 
 Config = Mapping[str, int]
-"""One value for each tunable of a kernel, keyed by tunable."""
+"""Value of each tunable of a kernel."""
 
 
 LIMITS = (
@@ -41,7 +39,7 @@ LIMITS = (
     "smem_per_block",
     "smem_reserved_per_block",
 )
-"""Fields of `kernrec.gpu.SmLimits` that constraints may use."""
+"""Fields of `kernrec.gpu.SmLimits` for constraints."""
 
 SCALAR_RANGES = {
     "i8": (-(2**7), 2**7 - 1),
@@ -55,45 +53,44 @@ SCALAR_RANGES = {
     "f32": (-3.4028234663852886e38, 3.4028234663852886e38),
     "f64": (-1.7976931348623157e308, 1.7976931348623157e308),
 }
-"""Minimum and maximum of each C type that a scalar argument may have."""
+"""Minimum and maximum of each C type of a scalar argument."""
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """Parameter of a kernel for which each config has a value."""
+    """Parameter of a kernel with a value in each config."""
 
     name: str
     values: tuple[int, ...]
-    """All values that the tunable may have."""
+    """Values in the order of the spec."""
     meaning: str
     launch: bool = False
-    """Whether the value is passed when the kernel is launched, so that it does not change the compiled code."""
+    """Whether the launch passes the value, so that the compiled code does not depend on it."""
     define: str | None = None
-    """Name of the macro that holds the value in the source. None stands for the tunable's name in upper case."""
+    """Macro with the value in the source. None: the tunable's name in upper case."""
 
     @property
     def macro(self) -> str:
-        """Return the name of the macro that holds the tunable's value in the source."""
+        """Return the macro that holds the tunable's value in the source."""
         return self.define or self.name.upper()
 
 
 @dataclass(frozen=True)
 class TensorValues:
-    """Content of a tensor before the launch, or expected content after it, in a spec that declares its own problem."""
+    """Content of a tensor before or after the launch, in a spec that declares its own problem."""
 
     kind: str
-    """How the values are generated: `normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`,
-    `expression`, `file` (a `.npy` file), `raw` (a file with only the values) or `unknown`."""
+    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy` file),
+    `raw` (a file with only the values) or `unknown`."""
     numbers: tuple[float, ...] = ()
-    """The value of a `constant`, or the bounds of `uniform` and `integers`. The upper bound is excluded."""
+    """Value of a `constant`, or bounds of `uniform` and `integers`, without the upper bound."""
     text: str = ""
-    """Text that `kind` needs. It is an expression of the flat index `i` and the problem's names for `expression`, a
-    file name for `file` and `raw`, and the reason for `unknown`. For `index` and `offsets`, it lists the tensors that
-    the values index, each with the number of elements per index step (`x c, y`)."""
+    """Expression of the flat index `i`, file name, or reason for `unknown`. For `index` and `offsets`: the indexed
+    tensors, each with the elements per index step (`x c, y`)."""
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Map each tensor that the values index to its number of elements per index step."""
+        """Return the elements per index step of each tensor that the values index."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -106,152 +103,144 @@ class TensorValues:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Scratch tensor that a kernel needs besides the tensors of its op."""
-
     name: str
     dtype: str
     elements: Expression
     when: Expression | None
-    """Condition under which the workspace is allocated, or None if it always is."""
+    """Condition for allocating the workspace, or None."""
 
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """Argument of a launch that is the address of a tensor or a workspace."""
+    """Argument of a launch: address of a tensor or workspace."""
 
     name: str
     offset: Expression | None = None
-    """Offset of the pointer from the start of the tensor, in elements. None stands for 0."""
+    """Offset in elements. None stands for 0."""
 
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """Argument of a launch that is a number passed by value."""
+    """Argument of a launch: a number."""
 
     ctype: str
-    """C type of the number, a key of `SCALAR_RANGES`."""
+    """C type, a key of `SCALAR_RANGES`."""
     value: Expression
 
 
 @dataclass(frozen=True)
 class BytesArgument:
-    """Argument passed by value as bytes: a structure, or a number of a type that `SCALAR_RANGES` lacks."""
+    """Argument passed as bytes: a structure, or a number of a type that `SCALAR_RANGES` lacks."""
 
     raw: bytes
     pointers: tuple[tuple[int, str], ...] = ()
-    """Members that point to tensors, as pairs (offset in bytes, tensor). `raw` has zeros in their places."""
+    """Pairs (offset in bytes, tensor) of members that point to tensors. Their bytes in `raw` are zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: its geometry, its arguments, and inputs of the analytical model."""
+    """Launch of a kernel: geometry, arguments, and inputs of the analytical model."""
 
     entry: str
     when: Expression | None
-    """Condition under which the launch is executed, or None if it always is."""
+    """Condition for executing the launch, or None."""
     grid: tuple[Expression, Expression, Expression]
-    """Number of thread blocks along x, y and z."""
     block: tuple[Expression, Expression, Expression]
-    """Number of threads per block along x, y and z."""
     blocks: Expression
-    """Number of thread blocks: the product of `grid`."""
+    """Product of `grid`."""
     threads: Expression
-    """Number of threads per block: the product of `block`."""
+    """Product of `block`."""
     shared: Expression
-    """Dynamic shared memory per block in bytes."""
+    """Dynamic shared memory in bytes per block."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """Axes along which the output is divided into tiles, each with its number of tiles. Consecutive blocks visit the
-    tiles in this order, fastest axis first."""
+    """Axes that divide the output into tiles, with their numbers of tiles. Consecutive blocks visit tiles in this
+    order, fastest axis first."""
     visits: Expression
-    """Total number of tiles that the blocks visit: the number of blocks, unless a block visits several."""
+    """Number of tiles that all blocks visit: the number of blocks, unless a block visits several."""
     reads: Mapping[str, tuple[str, ...]]
-    """Maps each tensor or workspace that a block reads to the axes of `order` that select the tile to read."""
+    """Axes of `order` that select the tile to read, for each tensor or workspace that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
-    """Maps each tensor or workspace that a block writes to the axes of `order` that select the tile to write."""
+    """Axes of `order` that select the tile to write, for each tensor or workspace that a block writes."""
     trips: Mapping[str, Expression]
-    """Number of executions of each loop body, summed over all blocks of the grid, keyed by the loop's name."""
+    """Executions of each loop body in all blocks, keyed by the loop's name."""
     depth: Mapping[str, Expression]
-    """Number of executions of each loop body in the block with the most executions, keyed by the loop's name."""
+    """Executions of each loop body in the block with the most, keyed by the loop's name."""
     prefetch: Expression
-    """Number of loop iterations from the issue of a global load to the first use of its value."""
+    """Loop iterations from a global load to the first use of its value."""
     waits: Expression
-    """Number of times that the slowest thread block waits for a response from L2 outside of loops."""
+    """Number of times that the slowest thread block waits for L2 outside of loops."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems, without partial tiles, that are emulated to profile the launch."""
+    """Dimensions of the small problems without partial tiles on which the launch is profiled."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One implementation of an op, identified by its name and its hash."""
+    """Implementation of an op, identified by name and hash."""
 
     name: str
     op: str
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
-    """Oldest architecture on which the kernel can run."""
+    """Oldest architecture that can run the kernel."""
     dtype_min_sm: Mapping[str, int]
-    """Maps each dtype that needs a newer architecture than `min_sm` to that architecture."""
+    """Oldest architecture of each dtype that needs a newer one than `min_sm`."""
     description: str
     source_name: str
     source: str
-    """CUDA C++ with its headers inlined, PTX, or Python with a Triton function."""
+    """CUDA C++ with headers inserted, PTX, or Python with a Triton function."""
     hash: str
-    """Hash (16 hex digits) of the spec and the source. It does not depend on descriptions and meanings."""
+    """Hash (16 hex digits) of the spec, without descriptions and meanings, and the source."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
-    """Named expressions of the spec. Later expressions may use their names."""
+    """Named expressions. Later ones may use the names of earlier ones."""
     constraints: tuple[Expression, ...]
-    """Constraints that the spec states. A config can only run if all are true."""
+    """Constraints of the spec, all of which a config must satisfy."""
     implied: tuple[Expression, ...]
-    """Constraints of every kernel: block, shared memory and grid of each launch are within the GPU's limits."""
+    """Constraints from the GPU's limits on block, shared memory and grid of each launch."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
-    """Op that the kernel implements. If the spec declares its own problem, the op is made from that declaration."""
+    """Op that the kernel implements, from kernrec or from the spec's own problem."""
     spec: Mapping[str, Any]
-    """Content of the `kernel.toml` as plain data. `kernel_from` creates the kernel again from it."""
+    """Content of the `kernel.toml`, from which `kernel_from` creates the kernel again."""
     macros: Mapping[str, str] = field(default_factory=dict)
-    """Macros that are defined for all configs, with their values."""
+    """Macros of all configs."""
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
     """Content of each tensor before the launch, if the spec declares its own problem."""
     constants: Mapping[str, str] = field(default_factory=dict)
-    """Maps each tensor that is copied to a `__constant__` variable to the symbol of that variable."""
+    """Symbol of the `__constant__` variable to which each constant tensor is copied."""
     images: Mapping[str, ImageLayout] = field(default_factory=dict)
-    """Maps each tensor that may be passed as a texture or surface to the layout in which it is read."""
+    """Layout of each tensor that may be passed as a texture or surface."""
     inouts: frozenset[str] = frozenset()
-    """Names of the tensors that the kernel both reads and writes."""
+    """Tensors that the kernel both reads and writes."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)
-    """Expected content of each output, if the spec declares it."""
+    """Expected content of each output, if declared."""
     tolerance: float | None = None
-    """Maximum accepted error relative to `references`, if the spec declares one."""
+    """Maximum error relative to `references`, if declared."""
     listed: "ConfigList | None" = None
-    """Configs that the spec lists. None stands for all values of the tunables that satisfy the constraints."""
+    """Configs that the spec lists, or None for all values that satisfy the constraints."""
     triton: "TritonFunction | None" = None
-    """Parameters and specialization of the Triton function. None if the source is not a Triton function."""
+    """Parameters and specialization of a Triton function, else None."""
     owner: str | None = None
-    """Origin of the source, for messages. None if the source belongs to kernrec or the user."""
+    """Origin of the source, for messages, unless it is kernrec or the user."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
 
     @property
     def declares_problem(self) -> bool:
-        """Return whether the spec declares its own problem instead of naming an op of kernrec."""
+        """Return whether the spec declares its own problem."""
         return bool(self.initial_values)
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether any launch has no probes. Such a kernel is profiled by emulating a sample of thread blocks on
-        one problem.
-        """
+        """Return whether a launch lacks probes, so that the kernel is profiled on one problem from sampled blocks."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op, or the same problem if it already is of this op. Raises
-        `UsageError` if the kernel cannot compute it.
-        """
+        """Return an equivalent problem of the kernel's op. Raise `UsageError` if there is none."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -268,18 +257,17 @@ class Kernel:
             raise UsageError(f"kernel {self.name} needs sm_{self.least_sm(dtype)} or later for {dtype}, not sm_{sm}")
 
     def least_sm(self, dtype: str) -> int:
-        """Return the oldest architecture on which the kernel implements this dtype."""
+        """Return the oldest architecture that can run this dtype."""
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Return whether the kernel implements this dtype on an architecture that no constraint excludes."""
+        """Return whether the kernel supports a dtype and architecture, and no constraint excludes the architecture."""
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return a copy of `config` with the tunables in the kernel's order. Raises `UsageError` if a tunable is
-        unknown or missing, or has an invalid value."""
+        """Return `config` with tunables in the kernel's order. Raise `UsageError` if tunables or values are wrong."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -296,37 +284,31 @@ class Kernel:
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Return the macros that select a config's compiled variant, such as `BLOCK_M`: `128`, `DTYPE_F32`: `1`."""
+        """Return the macros of a config's compiled variant, such as `BLOCK_M`: `128`, `DTYPE_F32`: `1`."""
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def variant_key(self, config: Config, dtype: str, layout: str) -> str:
-        """Return the key (16 hex digits) of a config's compiled variant. Run-time tunables do not affect it."""
+        """Return the key (16 hex digits) of a config's compiled variant."""
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
     def compile_time_tunables(self) -> list[str]:
-        """Return the names of the tunables whose values are fixed when the source is compiled."""
+        """Return the tunables whose values are fixed at compile time."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of each of many variants. `values` contains each variant's values of
-        `compile_time_tunables`.
-        """
+        """Return the `variant_key` of each variant, given its values of `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return, for each config, the key (16 hex digits) under which its profile on one problem is stored. `configs`
-        contains each config's values of all tunables.
-        """
+        """Return the key (16 hex digits) of each config's profile on one problem, given its values of all tunables."""
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """Return the values of all names that do not depend on the problem's dimensions, such as tunables, `dtype` and
-        some lets.
-        """
+        """Return the values of names that do not depend on the problem's dimensions, such as tunables and some lets."""
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
@@ -335,7 +317,7 @@ class Kernel:
         return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
-        """Return the values of all names that the expressions of launches may use, for one config and one problem."""
+        """Return the values of all names in expressions of launches."""
         names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
@@ -343,10 +325,9 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the first constraint that a config violates on a problem and GPU, or None if it can run."""
+        """Return the first constraint that a config violates on a problem and GPU, or None."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 
     def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
-        """Return whether a config can run on a problem and GPU."""
         return self.misfit(config, problem, limits) is None

@@ -1,4 +1,4 @@
-"""Read a `kernel.toml` and the kernel's source into a `Kernel`. Error messages are one line with file and key."""
+"""Read a `kernel.toml` and the kernel's source into a `Kernel`."""
 
 import copyreg
 from collections.abc import Collection, Mapping
@@ -22,14 +22,13 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """Return the kernel that a spec file describes. The source that the spec names is in the same folder.
+    """Return the kernel of a spec file, with the source that the spec names in the same folder.
 
     Args:
-        path: The `kernel.toml`.
-        data: Content of the file, if it is already parsed.
+        data: content of the file, if already parsed.
 
     Raises:
-        UsageError: The file cannot be read, is not TOML, or does not describe a kernel.
+        UsageError: the file cannot be read, is not TOML, or does not describe a kernel.
     """
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if data is None:
@@ -39,9 +38,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Create a `Kernel` from a parsed spec (such as `Kernel.spec`) and the text of the source. Error messages begin
-    with `place`.
-    """
+    """Create a `Kernel` from a spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -63,10 +60,8 @@ def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...],
 
 
 class _Reader:
-    """Builder of a `Kernel` from a parsed spec."""
-
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader. `folder` is the folder of the source file. It is None if `text` is the source."""
+        """Prepare a reader. `folder` contains the source file, or is None if `text` is the source."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -128,8 +123,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # If a spec does not use a late dimension of its op (`Dim.late`), the kernel supports only the
-                # dimension's default.
+                # A kernel supports only the default of a late dimension (`Dim.late`) that its spec does not use.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
@@ -144,9 +138,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """If the spec declares its own problem, return the result of `declared_problem`. Otherwise, return (the op that
-        the spec names, None).
-        """
+        """Return (op of the spec, None), or the result of `declared_problem`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:
@@ -175,7 +167,7 @@ class _Reader:
         return dict(table)
 
     def check_options(self) -> None:
-        """Raise `UsageError` if the spec states compiler options that a spec cannot have."""
+        """Raise `UsageError` for compiler options that a spec cannot have."""
         options = self.top.take("options", list, "a list of options of nvcc", [])
         if not all(isinstance(each, str) and OPTION.fullmatch(each) for each in options):
             raise self.top.fail("options", "-std=c++20 or -use_fast_math", options)

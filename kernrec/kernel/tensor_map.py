@@ -1,10 +1,9 @@
-"""Describe arguments through which a kernel accesses a tensor without a pointer: tensor maps, textures and surfaces.
+"""Describe arguments that access a tensor without a pointer: tensor maps, textures and surfaces.
 
-A tensor map describes the memory of a tensor, and the box of elements that one copy instruction moves. The CUDA driver
-encodes tensor maps (CUDA Driver API, `cuTensorMapEncodeTiled`). In a spec, the argument `map a: block_k, block_m, 1` is
-a map of the tensor `a`, whose boxes have these extents, contiguous axis first. If a box has more axes than the tensor,
-its extent along the additional axes is 1. A row of the box has 32, 64 or 128 bytes; the swizzle permutes pieces within
-a row.
+A tensor map describes a tensor's memory and the box of elements that one copy instruction moves (CUDA Driver API,
+`cuTensorMapEncodeTiled`). In a spec, `map a: block_k, block_m, 1` is a map of the tensor `a` with boxes of these
+extents, contiguous axis first. Axes that the tensor lacks have extent 1. A row of the box has 32, 64 or 128 bytes,
+within which the swizzle permutes pieces.
 """
 
 import ctypes
@@ -22,51 +21,40 @@ from kernrec.util.light_dataclass import dataclass
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SWIZZLES = {32: 1, 64: 2, 128: 3}
-"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by the size of a row of the box in bytes."""
+"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by bytes of a row of the box."""
 ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
-"""Number of the element type in `CUtensorMapDataType`, keyed by dtype. Dtypes without an equivalent are copied as
-bytes."""
+"""Number of each dtype in `CUtensorMapDataType`. Dtypes without an equivalent are copied as bytes."""
 
 
 @dataclass(frozen=True)
 class MapArgument:
-    """Argument of a launch that is a tensor map."""
-
     name: str
     box: tuple[Expression, ...]
-    """Number of elements of a box along each axis, contiguous axis first."""
+    """Elements of a box along each axis, contiguous axis first."""
 
 
 @dataclass(frozen=True)
 class MapHandle:
-    """Tensor map of a bound launch, in which all expressions are replaced by their values. Its axes are those of the
-    box, contiguous axis first.
-    """
+    """Tensor map of a bound launch. Its axes are those of the box, contiguous axis first."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
-    """Number of elements along each axis."""
     strides: tuple[int, ...]
-    """Distance in bytes between neighboring elements along the second and each further axis."""
+    """Bytes between neighboring elements along each axis except the first."""
     box: tuple[int, ...]
-    """Number of elements of a box along each axis."""
 
     @property
     def swizzle(self) -> int:
-        """Return the size of a row of the box in bytes, which determines the swizzle mode. The swizzle permutes 16-byte
-        pieces within a row.
-        """
+        """Return the bytes of a row of the box, within which the swizzle permutes 16-byte pieces."""
         return self.box[0] * ELEMENT_BYTES[self.dtype]
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the tensor map of a tensor. Raises `UsageError` if the tensor has more axes than the box, or if a tensor
-    map cannot describe the tensor.
-    """
+    """Return the tensor map of a tensor. Raise `UsageError` if no map with this box can describe the tensor."""
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -88,18 +76,17 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Tensor map in the driver's encoding. It is encoded again whenever the tensor's address changes."""
+    """Tensor map in the driver's encoding, updated whenever the tensor's address changes."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
         self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        """Address of the encoded map."""
         self._value = 0
 
     @property
     def value(self) -> int:
-        """Return the address of the tensor that the map describes."""
+        """Return the tensor's address."""
         return self._value
 
     @value.setter
@@ -110,7 +97,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Write the encoded map of a tensor at `address` to 128 bytes at `target`. Raises `KernrecError` on failure."""
+    """Write the map of a tensor at `address` to 128 bytes at `target`. Raise `KernrecError` if the driver refuses."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(
@@ -133,25 +120,22 @@ def _encoder() -> Any:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How a kernel reads a tensor as a texture or surface. The tensor has the axes (layers, z, y, x, channels)."""
+    """Layout of a texture or surface. Its tensor has the axes (layers, z, y, x, channels)."""
 
     axes: int | None = None
-    """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""
+    """Axes of the image, 1 to 3. None: all axes of the tensor except the channels."""
     channels: int = 1
-    """Number of channels of a texel: 1, 2 or 4. If there are 2 or 4, the channels are the last axis of the tensor."""
+    """Channels of a texel: 1, 2 or 4. Two or four channels are the last axis of the tensor."""
     filter: str = "point"
-    """Filter of a texture: `point` or `linear`."""
     address: str = "clamp"
-    """How coordinates outside of the image are handled: `wrap`, `clamp`, `mirror` or `border`."""
+    """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border`."""
     normalized: bool = False
     """Whether coordinates from 0 to 1 span the image."""
     unit_range: bool = False
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return (extents, layers): the extents of the image that represents the tensor `name`, x first, and its number
-        of layers. Raises `UsageError` if a tensor of this shape cannot be such an image.
-        """
+        """Return (extents, layers) of a tensor's image, x first. Raise `UsageError` if no image has this shape."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} must be {self.channels}, its channels")
@@ -163,19 +147,18 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class ImageArgument:
-    """Argument of a launch that is a handle of a texture or surface."""
+    """Argument of a launch: handle of a texture or surface."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ImageHandle:
-    """Texture or surface of a bound launch, with the extents of its image."""
+    """Texture or surface of a bound launch."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
-    """Number of texels along x, y and z."""
     layers: int
     """Number of layers. A cube has 6."""
     layout: ImageLayout

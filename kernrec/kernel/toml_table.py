@@ -1,16 +1,13 @@
 """Read TOML tables, and a kernel's explicit list of configs.
 
-A `Table` records which keys were read, and refuses a table with other keys. Error messages are one line.
-
-By default, a kernel's configs are all combinations of the tunables' values. Like the list of an autotuner, the table
-`[configs]` lists configs explicitly instead:
+A `Table` refuses keys that nothing reads. By default, a kernel's configs are all combinations of tunables. `[configs]`
+lists configs explicitly instead:
 
     [configs]
     columns = ["block_m", "num_warps", "grid_x"]
     rows = [[64, 4, 4096], [128, 8, 2048]]
 
-There is a column for each tunable. Further columns contain other numbers of each config, such as the number of blocks.
-Expressions may use these columns by name.
+Each tunable has a column. Expressions may also use the numbers in further columns.
 """
 
 import re
@@ -25,11 +22,11 @@ from kernrec.kernel.expression import Expression, is_identifier, parse
 from kernrec.util.light_dataclass import dataclass
 
 C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-"""Matches the name of a macro or function in C, of at most 100 characters."""
+"""Matches the name of a macro or function in C, up to 100 characters."""
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a text contains a name as a whole word. This is faster than compiling a regular expression."""
+    """Return whether a text contains a name as a whole word, faster than a regular expression."""
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
@@ -47,12 +44,10 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a TOML file. `take` reads a key, and `done` raises an error if keys were not read."""
+    """TOML table. `done` raises an error if `take` did not read a key."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table, which error messages call `place`. All names that occur in its expressions are added to
-        `named`.
-        """
+        """Open a table, which messages call `place`. Add the names in its expressions to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -73,7 +68,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # If an unread key is similar to the missing key, the user probably misspelled it.
+            # A similar unread key is probably a misspelling of the missing key.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")
@@ -88,7 +83,6 @@ class Table:
         return value
 
     def names(self, key: str, choices: Collection[str]) -> tuple[str, ...]:
-        """Read a list of at least one name, all of which must be in `choices`."""
         values = self.take(key, list, f"a list of {', '.join(choices)}")
         if not values:
             raise self.fail(key, "at least one name", values)
@@ -98,13 +92,10 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
-        """Read an expression that may use the given names."""
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse `text`, the expression under a key. The expression may use `names`. Error messages call such a name a
-        `noun`.
-        """
+        """Parse the expression `text` under a key, which may use `names`. Messages call such a name a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -120,7 +111,7 @@ class Table:
         return expression
 
     def condition(self, names: Collection[str]) -> Expression | None:
-        """Read the condition under the key `when`, or return None if the table has no such key."""
+        """Return the condition under the key `when`, or None."""
         text = self.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -134,7 +125,7 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """Describe a value of a TOML file for error messages, such as `the string 'x'` or `a table`."""
+    """Return a value for error messages, such as `the string 'x'` or `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
@@ -147,29 +138,26 @@ _MOST_ROWS = 65_536
 
 @dataclass(frozen=True, eq=False)
 class ConfigList:
-    """Explicit list of a kernel's configs, one config per row."""
+    """List of a kernel's configs, one per row."""
 
     columns: tuple[str, ...]
-    """Names of all columns: the tunables and the further numbers of a config."""
+    """Names of all columns."""
     rows: tuple[tuple[int, ...], ...]
     tunables: tuple[str, ...]
-    """Names of the columns that are tunables, in the kernel's order."""
+    """Columns that are tunables, in the kernel's order."""
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Return the names of the columns that are not tunables."""
         return tuple(name for name in self.columns if name not in self.tunables)
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """Return the row of each config, keyed by the values of its tunables. A row maps columns to numbers."""
+        """Return the row of each config, keyed by the values of its tunables."""
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers of a config in the columns that are not tunables, keyed by column. Raises `UsageError` if
-        the config is not listed.
-        """
+        """Return a listed config's numbers in columns that are not tunables. Raise `UsageError` for other configs."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -177,8 +165,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return each column of `values` with its numbers replaced by their indices in `values[column]`; int64 (rows,).
-        The rows are sorted by the indices of the tunables."""
+        """Return each number's index in `values[column]`, by column; int64 (rows,), sorted by the tunables' indices."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -186,13 +173,19 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the distinct values of each column in `names`, in ascending order; int64."""
+        """Return the distinct values of each column in ascending order; int64."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Read the `[configs]` table of the spec `top`, or return None if there is none. `values` maps each tunable to its
-    values. Raises `UsageError` if the table does not fit the tunables."""
+    """Read the `[configs]` table of the spec `top`, or return None.
+
+    Args:
+        values: values of each tunable.
+
+    Raises:
+        UsageError: the table does not fit the tunables.
+    """
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None

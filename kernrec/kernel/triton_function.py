@@ -7,10 +7,10 @@
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # tensor descriptors
     module = "package.kernels"                     # module to import if the source is installed
 
-Triton compiles a function for the types of its arguments. It also specializes the code for integers that are 1, which
-become constants, and for pointers and integers that are multiples of 16. If sizes are constants of the program, as in
-TorchInductor's templates, Triton knows other divisors. The tunables and `defines` of the spec set the function's
-`tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
+Triton specializes the code for integers that are 1, which become constants, and for pointers and integers that are
+multiples of 16. It knows other divisors of sizes that are constants of the program, as in TorchInductor's templates.
+Tunables and `defines` set `tl.constexpr` parameters and compiler options (`num_warps`, `num_stages`, `num_ctas`,
+`maxnreg`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,36 +23,34 @@ from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Compiler options that a config may set in addition to the function's own parameters."""
+"""Compiler options that a config may set."""
 
 TYPES = {
     "f64": "fp64", "f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv",
     "f8e5m2": "fp8e5",
 }  # fmt: skip
-"""Triton's name of each data type whose name differs from kernrec's."""
+"""Triton's names of data types that differ from kernrec's."""
 
 SPECIALIZED = 16
-"""Divisor that matters for specialization: Triton checks whether the arguments of a launch are multiples of it."""
+"""Divisor for which Triton specializes arguments."""
 
 _ITEM = "{name}__{index}"
-"""Name under which an item of a tuple argument is passed."""
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's own arguments: to scratch memory, and to the profiler's
-scratch memory."""
+"""Pointers that Triton passes after the function's arguments: scratch memory, the profiler's scratch memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonDescriptor:
-    """Tensor descriptor that the host program passes to a Triton function instead of a pointer."""
+    """Tensor descriptor that the host program passes instead of a pointer."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Distance in elements between neighboring elements along each axis."""
+    """Elements between neighboring elements along each axis."""
     block: tuple[Expression, ...]
-    """Number of elements along each axis that one copy moves."""
+    """Elements along each axis that one copy moves."""
     fill_nan: bool
-    """Whether elements outside of the tensor are read as NaN instead of zero."""
+    """Whether elements outside the tensor are read as NaN instead of zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,33 +58,30 @@ class TritonFunction:
     """Content of a spec's `[triton]` table."""
 
     parameters: tuple[str, ...]
-    """Parameters of the function that are not constants, in the order of the launch's arguments."""
+    """Parameters that are not constants, in the order of the launch's arguments."""
     divisible: Mapping[str, Expression]
-    """Known divisor of each parameter. 1 stands for `SPECIALIZED`, and 0 for no known divisor."""
+    """Known divisor of each parameter. 1 stands for `SPECIALIZED`, 0 for none."""
     types: Mapping[str, str]
-    """Triton's type of each parameter whose type differs from that of the launch's argument."""
+    """Triton's type of each parameter whose type differs from its argument's."""
     key: str
-    """Triton's cache key of the function's code. If it is empty, the kernel's hash depends on the whole source."""
+    """Triton's cache key of the code. Empty: the kernel's hash depends on the source."""
     module: str = ""
-    """Name under which to import the source as an installed module. If it is empty, its text is executed instead."""
+    """Installed module to import as the source. Empty: execute the source."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
-    """Tensor descriptors of the function, keyed by parameter."""
 
 
 def item_names(name: str, number: int) -> list[str]:
-    """Return the names under which a launch passes the items of an argument that is a tuple."""
+    """Return the names of the items of a tuple argument."""
     return [_ITEM.format(name=name, index=index) for index in range(number)]
 
 
 def fields_name(name: str) -> str:
-    """Return the name of the constant that holds the field names of a named tuple argument."""
+    """Return the constant that holds the field names of a named tuple argument."""
     return f"{name}__fields"
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return all of `names` that are items of the tuple argument `name`, in order. Return an empty list if `name` is
-    not a tuple.
-    """
+    """Return the items of the tuple argument `name` among `names`, in order."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 
@@ -96,12 +91,11 @@ def triton_function(
     """Read the `[triton]` table of a spec, or return None if the source is not Python.
 
     Args:
-        source_name: File name of the source.
-        launches: Function and number of arguments of each launch.
-        names: Names that expressions may use.
+        launches: function and number of arguments of each launch.
+        names: names in expressions.
 
     Raises:
-        UsageError: The table does not fit the launch.
+        UsageError: the table does not fit the launch.
     """
     data = top.take("triton", dict, "a table", None)
     if source_name.endswith(".py") != (data is not None):

@@ -1,8 +1,7 @@
 """Define the MCP tools, and serve them over standard input and output.
 
-Tools return the same values as the command line with `--json`. Kernel sources from clients are compiled and emulated in
-separate processes with limited resources (`kernrec.checking`). Tools that receive no source need neither a compiler nor
-files.
+Tools return the values of the command line's `--json`. Sources from clients are compiled and emulated in separate
+processes with limited resources (`kernrec.checking`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +33,11 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read. If its path is None, they may not read any files. Raises `UsageError` if
-    the folder does not exist."""
+    """Folder whose files the tools may read; None for no files.
+
+    Raises:
+        UsageError: The folder does not exist.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -43,13 +45,19 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file, by its path relative to the folder. Raises `UsageError` if the file cannot be read
-        or is outside the folder, possibly through a link."""
+        """Return the text of a file in the folder, given its relative path.
+
+        Raises:
+            UsageError: The file cannot be read, or is outside the folder, possibly through a link.
+        """
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Return a comma-separated list of GPUs in which each GPU file (.toml) is replaced by the name of the GPU that
-        it describes. Raises `UsageError` if a file is outside the folder, or describes an impossible GPU."""
+        """Return comma-separated GPUs, with each GPU file (.toml) replaced by the name of its GPU.
+
+        Raises:
+            UsageError: A file is outside the folder, or describes an impossible GPU.
+        """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
 
@@ -107,8 +115,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 
 def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
-    """Return an MCP server that offers the tools. Their schemas are derived from the type annotations in this
-    function.
+    """Return an MCP server that offers the tools, with schemas from the type annotations in this function.
 
     Args:
         files: Folder whose files the tools may read.
@@ -120,7 +127,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     from pydantic import Field, ValidationError
 
     class Server(MCPServer):
-        """MCP server with one-line error messages for arguments that do not match a tool's schema."""
+        """MCP server with one-line messages for arguments that do not match a tool's schema."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -170,7 +177,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:
-        """Return a decorator that registers a tool. The tool runs in a thread, so that the server stays responsive."""
+        """Return a decorator that registers a tool, which runs in a thread so that the server stays responsive."""
 
         def register(function: Callable[..., dict[str, Any]]) -> Any:
             @wraps(function)
@@ -185,7 +192,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         return register
 
     def text_of(source: str | None, file: str | None) -> str:
-        """Return a kernel's source, which is given either as text or as a file in the folder."""
+        """Return a kernel's source, given as text or as a file in the folder."""
         if (source is None) == (file is None):
             raise UsageError("give either the text of the source or a file in the server's folder")
         return files.text(file or "") if source is None else source

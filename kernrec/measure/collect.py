@@ -1,10 +1,4 @@
-"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to stop.
-
-    Chooser -> device -> journal -> database -> Chooser
-
-`Strategy.ALL` follows plans that are made beforehand; with the other strategies, a `Chooser` selects one batch of
-measurements at a time. To measure on several GPUs, start a Ray cluster on their machines (`kernrec.cluster`).
-"""
+"""Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +16,7 @@ from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, recorded_device
 from kernrec.measure.problems import planned_on
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import Knowledge, subject_on
@@ -41,9 +35,8 @@ def collect(
     """Run a measuring campaign on this machine.
 
     Args:
-        request: Problems, device, strategy and database.
         report: Function to call with each measurement and each note.
-        stopping: Function that is called often; once it returns true, the campaign ends.
+        stopping: Function that is called often. Once it returns True, the campaign ends.
 
     Returns:
         Result of the campaign. It contains the error if one occurs after the campaign has begun.
@@ -71,17 +64,14 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Stop if one ends early. Raise the errors of `collect`.
+    """Run a campaign at each operating point of a GPU, until one ends early. Return each point with its result.
 
     Args:
-        points: Power limits and clocks. All are checked first, and the GPU's settings are always restored at the end.
-            If `DEFAULT_POINT` is the only point, the settings are not changed.
-        request: Request for one GPU of this machine.
-        report: Function to call with each measurement and each note.
-        stopping: Function that is called often; once it returns true, the campaign ends.
+        points: Power limits and clocks. All are checked first, and the GPU's settings are restored at the end.
+        request, report, stopping: See `collect`. The request must be for one GPU of this machine.
 
-    Returns:
-        Each operating point at which a campaign ran, with its result.
+    Raises:
+        KernrecError: See `collect`.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -101,18 +91,12 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz).
-
-    If no limits or no clocks are given, the GPU keeps its own limit or clock.
-    """
+    """Return every combination of a power limit (W) and a clock (Hz). If one is empty, the GPU keeps its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model with the catalog name `gpu`.
-
-    Do not call this function for `Strategy.ALL`, which needs no chooser.
-    """
+    """Return the chooser for a request on a GPU model. `Strategy.ALL` has none."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -136,10 +120,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and return the completed result of the campaign.
-
-    The result contains the new number of stored rows. If the rows cannot be moved, it contains the error.
-    """
+    """Move the journal's remaining rows to the database, and return the result with their number or with the error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -155,7 +136,6 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     """Return the device that a request names. Raise the errors of `collect`.
 
     Args:
-        request: Request with the GPU or the recording.
         scratch: Folder for temporary files of the device's process.
     """
     if request.recording is not None:
@@ -182,7 +162,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_chosen(self, chooser: Chooser) -> None:
-        """Measure what a chooser selects, one visit at a time."""
+        """Measure the visits that a chooser selects."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -212,13 +192,13 @@ class _LocalRun:
             WorkerClient(device.opening, self._stopping),
             problems,
             self._journal,
-            device.settings(new_session(), request.campaign_effort, request.budget, request.seed),
+            device.settings(request, request.budget),
             CampaignHooks(partial(device.earlier, request.database), self._stopping, report, self._store),
             device.compile_queue(),
         )
 
     def measure(self, campaign: Campaign) -> None:
-        """Run a campaign, and add its results, or the reason why it ended early, to the result of this run."""
+        """Run a campaign, and store its results, or the reason for an early end, in `result`."""
         error, stopped = None, False
         try:
             campaign.run()

@@ -1,4 +1,4 @@
-"""Find out what this machine can measure by trying it: the library call behind `kernrec doctor`."""
+"""Find out what this machine can measure."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,15 +29,13 @@ class GpuDiagnosis:
     name: str
     """Name that the driver reports."""
     gpu: str | None
-    """Name in the GPU catalog; None if the catalog does not contain the GPU."""
+    """Name in the GPU catalog, or None if it is not there."""
     latency: bool
-    """Whether latency can be measured."""
     energy: bool
-    """Whether energy can be measured."""
     problems: tuple[str, ...]
-    """Reasons why something cannot be measured, and other remarks. Each is one line."""
+    """Reasons why something cannot be measured, and other remarks, each in one line."""
     info: DeviceInfo | None = None
-    """Description of the device; None if the GPU was not probed."""
+    """Description of the device, or None if it was not probed."""
     probe: Probe | None = None
 
 
@@ -46,23 +44,22 @@ class Diagnosis:
     """Result of checking this machine."""
 
     compiler: str | None
-    """Name and version of the compiler; None if there is none."""
+    """Name and version of the compiler, or None if there is none."""
     database: str
-    """Description of the database and its journal, in one line."""
+    """State of the database and its journal, in one line."""
     gpus: tuple[GpuDiagnosis, ...]
     problems: tuple[str, ...]
-    """Reasons why this machine cannot compile or find GPUs. Each is one line."""
+    """Reasons why this machine cannot compile or find GPUs, each in one line."""
     engine: str
-    """Name of the compiler that built kernrec's C++ engine, or the reason why there is no engine."""
+    """Compiler of kernrec's C++ engine, or the reason why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Return which of `latency` and `energy` can be measured on at least one GPU of this machine."""
+        """Costs (`latency`, `energy`) that at least one GPU of this machine can measure."""
         usable = [device for device in self.gpus if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(device, kind) for device in usable))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {"measures": list(self.measures), **asdict(self)}
 
 
@@ -104,7 +101,6 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
 
 
 def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
-    """Probe a GPU, save the result for later campaigns, and return it. Raise `KernrecError` if probing fails."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": device.uuid, "scratch": scratch})
         try:

@@ -1,8 +1,4 @@
-"""Compute how much of the standard workloads is measured on each GPU.
-
-A layer counts as measured if a database has a row of the layer that is not from a replay. A layer counts as recorded if
-kernrec's shipped recordings of backends contain exactly this layer and GPU.
-"""
+"""Compute how much of the standard workloads is measured or recorded on each GPU. Replayed rows do not count."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +10,7 @@ from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
 from kernrec.store import Stack
 from kernrec.store.coverage import MeasuredProblem, measured_problems
-from kernrec.store.recorded import contents, recorded_baselines
+from kernrec.store.recorded import contents, has_recorded, recorded_baselines
 
 
 @dataclass
@@ -22,15 +18,14 @@ class OpCoverage:
     """Number of measured and recorded layers of an op on a GPU."""
 
     layers: int
-    """Number of layers with this op in the standard workloads."""
+    """Number of layers of the op in the standard workloads."""
     measured: int = 0
-    """Number of measured layers."""
     recorded: int = 0
-    """Number of layers for which recordings of backends are shipped."""
+    """Number of layers with shipped recordings of backends."""
     configs: int = 0
-    """Number of distinct combinations of config, problem and operating point that were measured for the op."""
+    """Number of measured combinations of config, problem and operating point."""
     energies: int = 0
-    """Number of the combinations in `configs` for which energy was measured."""
+    """Number of combinations in `configs` with a measured energy."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +34,15 @@ class GpuCoverage:
 
     gpu: str
     arch: str
-    """Architecture of the GPU; empty if the catalog does not contain the GPU."""
+    """Architecture of the GPU. Empty if the GPU is not in the catalog."""
     ops: Mapping[str, OpCoverage]
-    """Coverage, keyed by op.
-
-    The ops of the standard workloads come first, followed by other measured ops, which have zero layers.
-    """
+    """Coverage, keyed by op: first the ops of the standard workloads, then other measured ops, which have no layers."""
     last_measured: str
-    """Day of the last measurement; empty if there is none."""
+    """Day of the last measurement. Empty if there is none."""
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Layers of the standard workloads, keyed by op.
-
-A layer is a tuple of problems that differ only in their dtype, which is f16 or bf16.
-"""
+"""Layers of the standard workloads, keyed by op. A layer is a tuple of problems that differ only in dtype."""
 
 
 def _standard_layers() -> _Layers:
@@ -88,7 +77,7 @@ def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuC
     gpu = _catalog(name)
     ops = {}
     for op, problems in layers.items():
-        there = gpu is not None and name in contents().get(op, {}).get("gpus", ())
+        there = gpu is not None and has_recorded(op, gpu)
         ops[op] = OpCoverage(
             len(problems),
             sum(any(each.key in measured for each in same) for same in problems),

@@ -1,15 +1,13 @@
 """Plan the measurements of a GPU if the user names no problem. The plan has three parts:
 
-    fixed part  configs that are the same on every GPU (kernrec.kernel.space)
+    fixed part  configs that are the same on every GPU (kernrec.kernel.fixed_part)
     survey      some configs of every kernel, spread over the kernel's space
-    refinement  visits with the greatest gain per second (refine_planner.py), alternating with the survey until the
-                budget is used up: the refinement finds the best configs, the survey trains a model on other configs
+    refinement  configs with the greatest gain per second (refine_planner.py), alternating with the survey
 
-`kernrec collect` without an op and `kernrec contribute` use this plan. The problems are the layers of the standard
-workloads, and every op has the same weight. If a recording is replayed, the problems are the recorded problems.
+The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 
-The survey is needed to train a model on the times of all configs, not only of the fastest. A model that was trained
-only on configs with fast predictions would not learn the prediction errors of other configs. The survey chooses:
+A model that was trained only on configs with fast predictions would not learn the prediction errors of other configs.
+So the survey chooses:
 
     kernel      each kernel of each op in turn, in a new random order every round
     problem     among the kernel's problems, the one with the fewest draws so far
@@ -52,10 +50,7 @@ class Survey:
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Create a survey of the subject's problems.
-
-        The function `kernels` returns a problem's kernels, each with the configs that can be measured.
-        """
+        """Create a survey of the problems in `subject`. The function `kernels` returns a problem's kernels."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
         # problems, keyed by (op, kernel); problems with the fewest draws come first
@@ -71,7 +66,7 @@ class Survey:
 
     @property
     def every_kernel(self) -> bool:
-        """Return whether every kernel has had at least one turn."""
+        """Whether every kernel has had at least one turn."""
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:
@@ -131,12 +126,9 @@ class Survey:
 USUAL_BUDGET_S = 600.0
 """Default time budget of a plan, in seconds."""
 _FIXED_SHARE = 0.1
-"""Maximum fraction of the remaining time for each problem of the plan's fixed part (`fixed_problems`)."""
+"""Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one that measures energies to the next.
-
-The number is odd, so that the visits of both the survey and the planner, which alternate, measure some energies.
-"""
+"""Number of visits from one that measures energies to the next. Odd, because survey and refinement alternate."""
 
 
 class GpuPlan(Chooser):
@@ -204,7 +196,7 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
 
 def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProblem]:
     """Return the problems of the plan's fixed part, with the configs that can run on a GPU. If a recording is given,
-    include only configs that it contains. All configs of one problem are measured in the same visit."""
+    include only configs that it contains."""
     recorded = {each.problem.key: each for each in load_recordings(recording, gpu.name)} if recording else {}
     members: dict[Problem, list[tuple[str, Task]]] = {}
     for each in fixed_part():
@@ -236,8 +228,7 @@ def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProbl
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
     """Return the layers of the standard workloads that kernels can run on a GPU.
 
-    For each op, the weights of its layers add up to one. If no kernel computes a bf16 layer, the same layer in f16
-    takes its place.
+    The weights of an op's layers add up to one. If no kernel computes a bf16 layer, the same layer in f16 replaces it.
     """
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
@@ -250,10 +241,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem if a kernel can run it on a GPU; otherwise return the same problem in f16.
-
-    Return None if no kernel can run either problem.
-    """
+    """Return the problem, or else the same problem in f16, if a kernel can run it on a GPU. Otherwise return None."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -273,10 +261,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the problems of the standard workloads that can run on a GPU, with their candidate configs.
-
-    Return None if no problem can run on the GPU.
-    """
+    """Return the standard problems that can run on a GPU, with their candidate configs, or None if there are none."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

@@ -14,7 +14,7 @@ from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
-from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings, MeasuringEffort
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings
 from kernrec.measure.device.gpu_limits import restore_abandoned
 from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -26,7 +26,7 @@ from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
 STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
-"""Description of the input values with which the library's kernels are measured on a GPU."""
+"""Input values with which the library's kernels are measured on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class MeasuringDevice:
     """Name in the GPU catalog."""
     sm: int
     uuid_hash: str | None
-    """Hash of the GPU's UUID; None if the device replays a recording."""
+    """Hash of the GPU's UUID, or None for a replay."""
     inputs: InputInfo
     """Description of the kernels' input values, as stored in rows."""
 
     @property
     def replayed(self) -> bool:
-        """Return whether the device replays a recording."""
+        """Whether the device replays a recording."""
         return self.uuid_hash is None
 
-    def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device, including the origin that is stored in its rows."""
+    def settings(self, request: CollectRequest, budget: CampaignBudget) -> CampaignSettings:
+        """Return the settings of a new campaign on this device."""
         return CampaignSettings(
-            session=session,
-            effort=effort,
+            session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
+            effort=request.campaign_effort,
             budget=budget,
-            seed=seed,
+            seed=request.seed,
             measured_by=f"kernrec {__version__}",
             protocol_version=REPLAY_VERSION if self.replayed else VERSION,
             replayed=self.replayed,
@@ -62,13 +62,13 @@ class MeasuringDevice:
         )
 
     def compile_queue(self) -> CompileQueue | None:
-        """Return a queue that compiles configs. Return None for a replay, which needs no code."""
+        """Return a queue that compiles configs, or None for a replay, which needs no code."""
         # Leave one CPU core free for the worker process, which must not be delayed.
         processes = max(1, (os.cpu_count() or 1) - 1)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """Return the measurements of a problem that this device made earlier, from a database."""
+        """Return the measurements of a problem in a database that this device made."""
         rows = earlier_measurements(database, problem, self.gpu)
         return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
 
@@ -79,14 +79,13 @@ def gpu_device(
     """Return the campaign device for a GPU of this machine.
 
     Args:
-        present: GPU to measure on.
         scratch: Folder for temporary files of the device's process.
         inputs: Description of the kernels' input values, as stored in rows.
         kernel: Additional fields of the request that opens the device, for a user's kernel.
 
     Raises:
         UsageError: The catalog does not contain the GPU.
-        KernrecError: The limits that a killed run has set on the GPU cannot be restored.
+        KernrecError: kernrec cannot restore the limits that a killed run has set on the GPU.
     """
     gpu = find_gpu(present.name)
     restore_abandoned(present)
@@ -111,11 +110,6 @@ def inputs_of(kernel: Kernel) -> InputInfo:
     return replace(STANDARD_INPUTS, input_distribution=samples)
 
 
-def new_session() -> str:
-    """Return a unique name for a campaign. Sorting names sorts campaigns by start time."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
-
-
 _SHOWN = ("config", "latency_s", "energy_j", "device")
 
 
@@ -135,10 +129,6 @@ class KernelMeasurement:
         """Prepare a measurement, after checking that this machine can make it.
 
         Args:
-            kernel: Kernel to measure.
-            problem: Problem to measure it on.
-            gpu: GPU to measure it on.
-            database: Database for the measurements.
             folder: Folder of the files that the kernel's spec names.
             effort: `quick`, `normal` or `exhaustive`.
 

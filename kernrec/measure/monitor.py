@@ -1,7 +1,6 @@
 """Record a GPU's sensors at a fixed period while another program runs.
 
-All values are for the whole board, including other processes and idle power. A trace is the list of samples; it is
-written as a CSV table with one row per sample and the fields of `SensorReading` as columns.
+All values are for the whole board, including other processes and idle power. A trace is a list of samples.
 """
 
 import csv
@@ -41,7 +40,7 @@ class TraceSummary:
 
 
 def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
-    """Return the summary of a trace. Raises `UsageError` if the trace has no samples."""
+    """Return the summary of a trace. Raise `UsageError` if it has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
     duration = samples[-1].time_s - samples[0].time_s
@@ -74,10 +73,10 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 
 
 class TraceFile:
-    """CSV file to which the samples of a trace are written one by one.
+    """CSV file for the samples of a trace. Its columns are the fields of `SensorReading`.
 
-    If the file cannot be created, `UsageError` is raised at once. If writing fails later, it is raised at the end of
-    the `with` block, so that the monitored program can continue.
+    Raise `UsageError` at once if the file cannot be created, but only at the end of the `with` block if writing fails
+    later, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +91,6 @@ class TraceFile:
         return self
 
     def add(self, sample: SensorReading) -> None:
-        """Write a sample to the file."""
         if self._full is None:
             try:
                 self._writer.writerow((*sample[:-1], "|".join(sorted(sample.reasons))))
@@ -116,7 +114,7 @@ class NvmlReader:
     """Reader for one GPU of this machine, through NVML."""
 
     def __init__(self) -> None:
-        """Find the first GPU that `CUDA_VISIBLE_DEVICES` allows. Raises `KernrecError` if there is none."""
+        """Find the first GPU that `CUDA_VISIBLE_DEVICES` allows. Raise `KernrecError` if there is none."""
         self.notes: list[str] = []
         """Notes for the user about the values, one line each."""
         try:
@@ -157,17 +155,14 @@ ShowSample = Callable[[SensorReading], None]
 def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C and other signals that ask the monitor to end reach the command. The monitor does not wait for processes that
-    the command leaves running.
+    Ctrl-C and other signals that ask the monitor to end reach the command. The command's child processes may continue.
 
     Args:
-        command: Program and its arguments.
-        reader: Source of sensor readings.
         period_s: Seconds between two readings.
         show: Function to call with each reading.
 
     Returns:
-        The command's exit status. If a signal ended the command, the status is 128 plus the signal's number.
+        The command's exit status, or 128 plus the number of the signal that ended it.
 
     Raises:
         KernrecError: The command cannot be started.
@@ -226,7 +221,6 @@ def _do_nothing(number: int, frame: object) -> None:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals with the given handlers during a `with` block. Signals that are ignored remain ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
     replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in replaced:

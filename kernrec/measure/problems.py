@@ -22,17 +22,14 @@ from kernrec.store import Stack
 def select_layers(
     op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
 ) -> list[Layer] | None:
-    """Return the layers that a user names on the command line, each problem once.
+    """Return the layers that a user names on the command line, each problem once. Return None if there are no names.
 
     Args:
-        op: Name or alias of an op; None or `all` for every op that some kernel computes.
-        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`; None for the layers of a workload.
-        workload: Name or file of a workload; None for the standard workload of each op.
-        dtype: Data type; None for the default of the op or the layer.
-        layout: Tensor layout; None for the layout that recommendations use on the GPU (`layers_on`).
-
-    Returns:
-        The layers, or None if the user named no op, shape or workload.
+        op: Name or alias of an op. None or `all` stands for every op that some kernel computes.
+        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`. None stands for the layers of a workload.
+        workload: Name or file of a workload, by default the standard workload of each op.
+        dtype: Data type, by default that of the op or the layer.
+        layout: Tensor layout, by default the layout that recommendations use on the GPU (`layers_on`).
 
     Raises:
         UsageError: A name is unknown, or no layer is left.
@@ -109,10 +106,8 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
 
 
 def context_of(request: CollectRequest, with_rows: bool) -> Context:
-    """Return a context for predictions: the shipped profiles, and the trained models beside the database.
-
-    If `with_rows` is true, the context also contains the measurements in the database.
-    """
+    """Return a context for predictions with the shipped profiles and the models beside the database. If `with_rows` is
+    true, add the measurements in the database."""
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
     context.triton = False  # Exclude Triton kernels: devices measure only CUDA kernels.

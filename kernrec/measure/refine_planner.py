@@ -1,4 +1,4 @@
-"""Choose the visits of `--strategy refine`: measure those configs first that may change the recommendation most.
+"""Choose the visits of `--strategy refine`: first measure the configs that may change the recommendation most.
 
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 
@@ -23,11 +23,11 @@ from kernrec.store.measurement import Measurement
 FORECAST_S = 600.0
 """Seconds of further measuring for which `Refined.forecast` predicts the decrease of the regret."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
-"""Initial estimates of the seconds for preparing a problem and for measuring one latency, updated later."""
+"""Initial estimates of the seconds for preparing a problem and for measuring one latency."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
 """Standard deviation of the logarithm of a measured cost, equal to the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
-"""Number of visits between two checks whether the regret is low enough to end the refinement."""
+"""Number of visits between two checks of the regret."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class Refined:
     """Result of a refinement."""
 
     measured: int
-    """Number of configs that were measured."""
+    """Number of measured configs."""
     problems: int
-    """Number of problems on which configs were measured."""
+    """Number of problems with measured configs."""
     changed: tuple[ChangedAnswer, ...]
     regret: tuple[float, float]
     """Expected regret before and after the refinement, as a weighted mean over problems."""
     forecast: float
     """Expected decrease of the regret in another `FORECAST_S` seconds of measuring."""
     ended: str
-    """Reason why the refinement ended."""
+    """Reason for the end of the refinement."""
     deciding_s: float
-    """Total seconds that choosing the measurements took."""
+    """Seconds that choosing the measurements took."""
 
 
 class RefinePlanner(Chooser):

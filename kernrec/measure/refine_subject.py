@@ -1,8 +1,7 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
 The candidate configs of a problem are called contenders: the configs that the recommender ranks best or, for a
-recording that the library cannot predict, a random sample. `Knowledge` holds a joint posterior of the costs of all
-contenders, and updates it from stored rows and new measurements.
+recording that kernrec cannot predict, a random sample.
 """
 
 import math
@@ -44,10 +43,7 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of log costs that is assumed if there are no predictions.
-
-It is the median of the standard deviations in recorded spaces.
-"""
+"""Standard deviation of log costs without predictions: the median of the standard deviations in recorded spaces."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +53,27 @@ class SampledKernel:
     name: str
     hash: str
     kernel: Kernel | None
-    """Kernel; None for a recorded kernel whose source is unknown."""
+    """Kernel, or None for a recorded kernel without source."""
     table: StaticTable | None
-    """Table for predicting the kernel's configs; None if they cannot be predicted."""
+    """Table for predicting the kernel's configs, or None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Configs that can be measured; None for all configs that can run the problem."""
+    """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
     """Configs that were measured earlier, of any kernel that computes the problem."""
 
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A GPU model and the problems to refine on it. Each tuple has one entry per problem, in the order of `wanted`."""
+    """A GPU model and the problems to refine on it. Each tuple has one entry per problem."""
 
     gpu: str
     """Name in the GPU catalog."""
     replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
-    """Configs of each problem that may turn out to be the best."""
+    """Configs that may turn out to be the best."""
     hashes: tuple[dict[str, str], ...]
-    """For each problem, the hash of each kernel's source, keyed by kernel name."""
+    """Hashes of the kernels' sources, keyed by kernel name."""
 
     def task(self, problem: int, contender: int) -> Task:
         """Return the task that measures a contender. Both arguments are indices."""
@@ -151,7 +147,6 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
 def _candidates(
     problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
-    """Return the candidate configs of a problem and their predicted costs. Measurements of the problem are ignored."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
@@ -169,10 +164,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best.
-
-        If there are no predictions, return a random sample of the recorded configs.
-        """
+        """Return the recorded configs that the recommender ranks best, or a random sample without predictions."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -220,7 +212,7 @@ class ChangedAnswer:
 
 
 class Knowledge:
-    """Joint posterior of the costs of all contenders, with the names of problems and configs."""
+    """Joint posterior of the costs of all contenders, updated from stored rows and new measurements."""
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
         self.subject = subject
@@ -235,7 +227,7 @@ class Knowledge:
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
-        """Return a contender as readable text: the kernel's name and its config."""
+        """Return the kernel's name and the config of a contender as text."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
@@ -256,8 +248,7 @@ class Knowledge:
         """Return the cost in a new measurement, or None if the measurement adds no cost.
 
         A measurement adds no cost if it failed or lacks the objective's cost, if its config is no contender, or if the
-        objective is latency and the config's latency is known already. If the measurement failed, the config is
-        excluded from the contenders.
+        objective is latency and the config's latency is known. A failed config is no longer a contender.
         """
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
@@ -276,14 +267,11 @@ class Knowledge:
             cost = latency_s
         else:
             low, high = report.energy.energy_low_j, report.energy.energy_high_j
-            cost = energy_j and latency_s and float(self._objective.value_of(latency_s, energy_j))  # type: ignore[arg-type]
+            cost = energy_j and latency_s and self._objective.value_of(latency_s, energy_j)
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed.
-
-        For each problem, `before` holds the index of the contender that was the best before the refinement.
-        """
+        """Yield the problems whose best contender has changed. `before` has the indices of the earlier contenders."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

@@ -26,18 +26,15 @@ class Strategy(StrEnum):
     PLAN = "plan"
     """Measure a fixed set of configs, the same on every GPU, then the configs about which models are most uncertain."""
     REFINE = "refine"
-    """Measure the configs that are expected to reduce the regret most per second of measuring."""
+    """Measure the configs that should reduce the regret most per second of measuring."""
     GUIDE = "guide"
     """Search one problem by expected improvement, measuring energies of configs that may be the best."""
     GENETIC = "genetic"
-    """Search one problem with a genetic algorithm.
-
-    The signal-to-noise ratio of the algorithm's cost model determines how many energies are measured.
-    """
+    """Search one problem with a genetic algorithm, measuring as many energies as its cost model needs."""
 
     @property
     def searches(self) -> bool:
-        """Return whether the strategy searches the space of only one problem."""
+        """Whether the strategy searches the space of only one problem."""
         return self in (Strategy.GUIDE, Strategy.GENETIC)
 
 
@@ -57,12 +54,12 @@ class CollectRequest:
     """Everything that determines a campaign: what to measure, on which device, how, and into which database."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """Problems to measure; None for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
+    """Problems to measure. None stands for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
     database: Path
     gpu: str = "auto"
     """GPU to measure on: `auto`, `all` (of a cluster or recording), an index, a UUID or the name of a recorded GPU."""
     recording: Path | None = None
-    """Database with a recording to replay; None to measure on a GPU."""
+    """Database with a recording to replay, or None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
     """Cost that refinement and searches minimize."""
@@ -73,7 +70,7 @@ class CollectRequest:
     """Limit of the weighted mean regret. Refinement stops when the regret is below it with a probability of 95 %."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """Power limit and clock to set on the GPU before measuring."""
+    """Power limit and clock to set before measuring."""
     kernel: Kernel | None = None
     """User's kernel to measure instead of the library's. Profiles in the database, if any, order its configs."""
     folder: Path = Path()
@@ -81,18 +78,17 @@ class CollectRequest:
 
     @property
     def wanted(self) -> Sequence[Layer | WantedProblem]:
-        """Return the requested problems, or an empty sequence if the request names none."""
         return self.problems or ()
 
     @property
     def needs_energy(self) -> bool:
-        """Return whether the strategy must measure energy, because its objective includes energy."""
+        """Whether the strategy must measure energy, because its objective includes energy."""
         chooses = self.strategy.searches or self.strategy is Strategy.REFINE
         return chooses and self.objective is not Objective.LATENCY
 
     @property
     def campaign_effort(self) -> MeasuringEffort:
-        """Return the effort with which a campaign measures the configs that the strategy chooses."""
+        """Effort with which a campaign measures the configs that the strategy chooses."""
         chosen = MeasuringEffort(None, FINALS if self.strategy is Strategy.PLAN else 0)
         return self.effort if self.strategy is Strategy.ALL else chosen
 
@@ -119,12 +115,12 @@ class CollectResult:
 
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
-    """Number of measurements of this campaign that were added to the database."""
+    """Number of this campaign's measurements that were added to the database."""
     leftover: int = 0
-    """Number of measurements of interrupted earlier campaigns that were added to the database."""
+    """Number of added measurements of interrupted earlier campaigns."""
     stopped: bool = False
     """Whether the caller stopped the campaign."""
     error: str | None = None
-    """One-line reason why the campaign ended early; None if it did not."""
+    """One-line reason for an early end, or None."""
     outcomes: tuple[tuple[str, object], ...] = ()
     """Pairs of a GPU model and the result of its refinement (`Refined`) or search (`Searched`)."""

@@ -1,9 +1,8 @@
-"""Choose measurements for a search of one problem for the lowest latency, energy or energy-delay product.
+"""Search one problem for the lowest latency, energy or energy-delay product.
 
-In each round, the search strategy (`kernrec.model.search.energy_guide` or `genetic_search`) chooses some configs whose
-latency to measure, and then some configs whose energy to measure. All GPUs of a model share the latency measurements.
-Only one GPU measures the energies of all rounds, because GPUs of one model differ in power by more than good configs
-do. Meanwhile, the other GPUs begin the next round.
+In each round, the search strategy first chooses some configs whose latency to measure, and then some whose energy to
+measure. All GPUs of a model share the latency measurements. Only one GPU measures energies, because GPUs of one model
+differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -28,10 +27,7 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the product that is minimized, keyed by objective.
-
-The Pareto front has no exponents (None), because it minimizes no single product.
-"""
+"""Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
 _ORDERED = 2
 """Minimum number of configs that must have run before the cost models can choose another round."""
 _LEAST_TOGETHER = 2
@@ -61,16 +57,16 @@ class Searched:
     energies: int
     """Number of configs with a measured energy."""
     best: SearchedConfig | None
-    """Measured config with the lowest cost; None if no config ran."""
+    """Measured config with the lowest cost, or None if no config ran."""
     front: tuple[SearchedConfig, ...]
-    """Pareto front of the measured latencies and energies, fastest config first; empty if the objective is latency."""
+    """Pareto front of the measured latencies and energies, fastest config first. Empty if the objective is latency."""
 
 
 class SearchRounds(Chooser):
     """Chooser for the search of one problem on one GPU model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
-        """Prepare a search. Raises `UsageError` if there is more than one problem."""
+        """Prepare a search. Raise `UsageError` if there is more than one problem."""
         if len(problems) != 1:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
             raise UsageError(

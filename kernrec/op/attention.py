@@ -1,18 +1,15 @@
-"""Scaled dot-product attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
+"""Define attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
 
-With grouped queries, the heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads.
-In causal attention, the queries are the last tokens of the sequence. The last query attends to every key, the query
-before it to all keys but one, and so on. A prompt has as many queries as keys, and a generated token has one query. If
-a window is set, each query attends only to the last `window` of these keys.
+Heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads. In causal attention, the
+queries are the last tokens of the sequence: the last query attends to every key, the query before it to all but one,
+and so on. With a window, each query attends only to the last `window` of these keys.
 
-Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), which is how
-linear layers store their outputs.
+Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
+store their outputs.
 
-In dtype `f8e4m3`, the elements of q, k and v have 8 bits, and each of these tensors has positive f32 scales: either one
-scale for the whole tensor, or one for each sequence and key/value head. All query heads of a group use the scale of
-their key/value head (as in FlashAttention-3). The scores are multiplied by the scales of q and k, and the results by
-the scale of v. The output o is bf16 or f16. The layout of v is the same as in other dtypes. If only keys and values
-have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
+In dtype `f8e4m3`, q, k and v have positive f32 scales: one per tensor, or one per sequence and key/value head, which
+all query heads of the group use (as in FlashAttention-3). Scores are multiplied by the scales of q and k, and results
+by the scale of v. The output is bf16 or f16. A quantized cache (`kv_dtype=1`) has 8-bit k and v with one scale each.
 """
 
 from collections.abc import Mapping
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return `group`, the number of query heads per key/value head. Raise UsageError for inconsistent dimensions."""
+    """Return `group`, the query heads per key/value head. Raise `UsageError` if the dimensions are inconsistent."""
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
@@ -62,19 +59,18 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Names of the tensors with the scales of q, k and v, for 8-bit types."""
+"""Scales of q, k and v for 8-bit types."""
 
 OUTPUTS = ("bf16", "f16")
-"""Types of o if q, k and v have 8 bits, indexed by the dimension `output`."""
+"""Types of o for 8-bit q, k and v, indexed by the dimension `output`."""
 
 
 def pairs(d: Names) -> int:
-    """Return the number of unmasked (query, key) pairs per head."""
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Without a window, the i-th query from the end attends to `keys - i` keys. The window excludes the first `keys
-        # - i - window` of these keys.
+        # Without a window, the i-th query from the end attends to `keys - i` keys, of which a window excludes the first
+        # `keys - i - window`.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked
@@ -92,8 +88,10 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return mean and standard deviation of each input whose values are not standard normal. As in trained networks, a
-    few keys dominate."""
+    """Return mean and standard deviation of inputs that are not standard normal.
+
+    The large spread of q makes a few keys dominate, as in trained networks.
+    """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}
@@ -114,7 +112,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
     if d["window"]:
         mask = np.where(np.tri(queries, keys, keys - queries - d["window"]), -np.inf, mask)
     o = np.empty(q.shape)
-    # Compute one head at a time: with a long prompt, the scores of all heads do not fit in memory.
+    # Compute one head at a time, because the scores of all heads of a long prompt do not fit in memory.
     for b in range(d["batch"]):
         for h in range(d["heads"]):
             shared = b, h // d["group"]
@@ -146,7 +144,7 @@ ATTENTION = Op(
     outputs=("o",),
     workload="llama-3-8b-prefill",
     shapes=_shapes,
-    # FLOPs of both matmuls for pairs that are not masked, without the softmax, as in published figures
+    # Like published figures, count both matmuls for unmasked pairs, without the softmax.
     flops=lambda d: 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"],
     reference=_reference,
     derive=_derive,

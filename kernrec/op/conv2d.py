@@ -1,8 +1,7 @@
 """Define the two-dimensional convolution of neural networks: cross-correlation with zero padding and no bias.
 
 y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
-where c runs over the input channels of the group to which k belongs. Stride, padding and dilation are the same in
-height and width.
+where c runs over the input channels of k's group. Stride, padding and dilation are the same in height and width.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the output height p and width q. Raise UsageError for inconsistent dimensions."""
+    """Return the output height p and width q. Raise `UsageError` if the dimensions are inconsistent."""
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
         raise UsageError(f"conv2d groups={groups} must divide c={d['c']} and k={d['k']}")
@@ -44,18 +43,21 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of input elements that no filter tap reads, such as 3 of 4 for a 1x1 filter with stride 2."""
+    """Return the number of input elements that no filter tap reads: 3 of 4 for a 1x1 filter with stride 2."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """Return the number of positions along an input axis that at least one output reads. Positions i*stride +
-    j*dilation - padding with the same remainder modulo the stride form a progression, in which each tap reads a run."""
+    """Return the number of positions along an input axis that at least one output reads.
+
+    Positions i*stride + j*dilation - padding with the same remainder modulo the stride form a progression, in which
+    each tap reads a run.
+    """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # Consecutive outputs and taps are one position apart, so no position is skipped.
+        return size  # No position between consecutive outputs and taps is skipped.
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):
@@ -69,7 +71,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """Compute the convolution as a sum of matmuls, one for each filter tap and group of channels."""
+    """Compute the convolution as a sum of matmuls, one per filter tap and group."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]

@@ -1,9 +1,7 @@
-"""Create the values of a problem's tensors: seeded inputs in their memory format, and float64 outputs as a
-reference.
+"""Create the values of a problem's tensors: seeded inputs in their memory format, and float64 reference outputs.
 
-NumPy has no bfloat16 and no floating-point types of 8 or 4 bits, so tensors of these types are stored as bit patterns
-(uint16 or uint8). A 4-bit element takes a whole byte, because only reference functions read it, not kernels.
-`encode_elements` and `decode_elements` convert between values and the memory format, for every dtype.
+Types that NumPy lacks are stored as bit patterns: uint16 for bf16, uint8 for floats of 8 or 4 bits. A 4-bit element
+takes a byte, because only reference functions read it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# NumPy is imported inside the functions, because a query needs problems but not the values of tensors.
+# Import NumPy inside functions, because a query needs problems but no tensor values.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -24,9 +22,10 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round values to a data type and return an array of this type. Values are rounded to nearest, ties to even. In
-    8-bit and 4-bit types, values out of range become the largest number of their sign. Types that NumPy lacks, such as
-    bf16, are returned as bit patterns."""
+    """Round values to a data type (to nearest, ties to even), and return them in their memory format.
+
+    In 8-bit and 4-bit types, values out of range become the largest number of their sign.
+    """
     import numpy as np
 
     if dtype in _INTEGERS:
@@ -45,7 +44,7 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
 
 
 def decode_elements(stored: "Array", dtype: str) -> "Array":
-    """Return the float64 values of an array that `encode_elements` returned for `dtype`."""
+    """Return the float64 values of an array in memory format."""
     import numpy as np
 
     if dtype in _SMALL:
@@ -58,12 +57,11 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 
 
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
-    """Return the problem's input tensors in their memory format, with normally distributed values.
+    """Return the problem's inputs in their memory format, normally distributed.
 
-    The values depend only on the problem and the seed. Activations have standard deviation 1, and weights 1/sqrt(number
-    of terms in the sum). So results are of order 1 for every size, and the same absolute tolerance suits every problem.
-    `Op.values` defines other distributions for some inputs, for example so that a kernel that forgets to subtract the
-    mean gives a wrong result.
+    The values depend only on the problem and the seed. Activations have standard deviation 1, and weights 1/sqrt(terms
+    of the sum), so that results are of order 1 and one absolute tolerance suits every problem. `Op.values` defines
+    exceptions.
     """
     import numpy as np
 
@@ -81,8 +79,9 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Return the problem's outputs in float64, computed by NumPy from arrays as `inputs` returns them (or flat). Raises
-    `UsageError` if an input is missing or has the wrong number of elements."""
+    """Return the problem's outputs in float64, computed by NumPy from arrays like those of `inputs` (or flat). Raise
+    `UsageError` if an input is missing or has the wrong number of elements.
+    """
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":

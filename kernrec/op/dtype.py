@@ -1,7 +1,6 @@
 """Define data types of tensors and problems: names, sizes and alternative spellings.
 
-A problem's dtype is the type of its tensors, or one of `FORMATS`, in which weights, activations and their scales have
-different types.
+A problem's dtype is the type of its tensors, or one of `FORMATS`, which combine several types.
 """
 
 from kernrec.util.light_dataclass import dataclass
@@ -10,10 +9,10 @@ ELEMENT_BYTES = {
     "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
     "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
-"""Bytes per element of every type of a kernel's tensors. tf32 is stored as f32 and rounded when multiplied."""
+"""Bytes per element of tensor types. tf32 is stored as f32 and rounded when multiplied."""
 
 _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
-"""Bits per element of the types that occur only in quantized tensors (`FORMATS`)."""
+"""Bits per element of types that occur only in quantized tensors (`FORMATS`)."""
 
 
 @dataclass(frozen=True)
@@ -21,37 +20,33 @@ class Format:
     """Quantization format of a matmul. Groups of neighboring elements along k share a scale."""
 
     weights: str
-    """Type of the weight elements."""
     group: int
-    """Number of elements along k that share a weight scale. 0 means that a whole row shares one scale."""
+    """Elements along k that share a weight scale, or 0 for one scale per row."""
     rows: int
-    """Number of rows (output features) that share a weight scale."""
+    """Rows (output features) that share a weight scale."""
     scale: str
-    """Type of the weight scales."""
     activations: str
-    """Type of the activations in the multiplication. bf16 means that activations are not quantized."""
+    """Type of the multiplied activations. bf16 means that activations are not quantized."""
     activation_group: int
-    """Number of elements along k that share an activation scale. 0 if all activations share one scale or have no
-    scale."""
+    """Elements along k that share an activation scale, or 0 for one common scale or none."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 
     @property
     def weight_bytes(self) -> float:
-        """Return the average bytes per weight in memory, including the scales of groups."""
+        """Return the average bytes per weight in memory, including scales of groups."""
         shared = _bits(self.scale) / (self.group * self.rows) if self.group else 0.0
         return (_bits(self.weights) + shared) / 8
 
     @property
     def activation_bytes(self) -> float:
-        """Return the average bytes per activation in the multiplication, including the scales of groups."""
+        """Return the average bytes per multiplied activation, including scales of groups."""
         shared = _bits(self.activation_scale) / self.activation_group if self.activation_group else 0.0
         return (_bits(self.activations) + shared) / 8
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales. If groups of activations have a scale, it is the type of the weight
-        scales. Otherwise, it is f32."""
+        """Return the type of the activation scales: that of the weight scales for groups, else f32."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -64,9 +59,9 @@ FORMATS = {
     "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
     "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
 }
-"""Quantization formats, keyed by dtype. Sources: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4`
-as in cuBLAS (documentation, "Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group
-size of AWQ and GPTQ."""
+"""Quantization formats by dtype. Sources: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in
+cuBLAS (documentation, "Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size
+of AWQ and GPTQ."""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),
@@ -74,7 +69,7 @@ INSTEAD = {
     "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
     **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
-"""Data types that can replace a data type which an op or a GPU does not support, most similar first."""
+"""Replacements of data types that an op or a GPU does not support, most similar first."""
 
 _SPELLINGS = {
     **dict.fromkeys(("double", "fp64", "float64"), "f64"),
@@ -96,34 +91,33 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name of a data type, such as `f16` for `half`. If the name is unknown, return it in lower
-    case."""
+    """Return the canonical name of a data type, such as `f16` for `half`, or an unknown name in lower case."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 
 
 def spellings(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return data types and their alternative spellings, from which messages suggest one for a misspelled name."""
+    """Return data types and their alternative spellings, for suggestions in messages."""
     return (*dtypes, *(other for other, dtype in _SPELLINGS.items() if dtype in dtypes))
 
 
 def weight_bytes(dtype: str) -> float:
-    """Return the average bytes per weight in memory for a problem of this dtype, including scales."""
+    """Return the average bytes per weight in memory, including scales."""
     return FORMATS[dtype].weight_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def activation_bytes(dtype: str) -> float:
-    """Return the average bytes per activation in the multiplication for a problem of this dtype, including scales."""
+    """Return the average bytes per multiplied activation, including scales."""
     return FORMATS[dtype].activation_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def math_dtype(dtype: str) -> str:
-    """Return the type whose arithmetic rate limits the multiplication in a problem of this dtype."""
+    """Return the type whose arithmetic rate limits the multiplication."""
     return FORMATS[dtype].math if dtype in FORMATS else dtype
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """Return the bytes of a tensor with this number of elements. 4-bit elements are packed, two in a byte."""
+    """Return the bytes of a tensor with this number of elements. Two 4-bit elements share a byte."""
     size = ELEMENT_BYTES.get(dtype)
     return (elements * _PACKED_BITS[dtype] + 7) // 8 if size is None else elements * size
 

@@ -1,8 +1,6 @@
-"""Convert problems that two ops can express. For example, a matvec with n vectors is a matmul with n rows.
+"""Convert problems that two ops can express: a matvec with n vectors is a matmul with n rows.
 
-Kernels, measurements and baselines of one op also apply to the equivalent problem of the other op. `Context.tables`
-includes the kernels of both ops. `Kernel.form` converts a problem to the op of a kernel, and `kernrec.kernel.binding`
-maps the names of the tensors. Baselines of a matvec are looked up for the equivalent matmul.
+Kernels, measurements and baselines of one op also apply to the equivalent problem of the other op.
 """
 
 from collections.abc import Mapping
@@ -13,25 +11,27 @@ from kernrec.op.memory_bound import MATVEC
 from kernrec.op.problem import ANY_LAYOUT, Problem
 
 MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
-"""Maximum number of vectors in a `matvec` problem."""
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul's first matrix."""
+"""Matmul tensor of each matvec tensor if vectors are rows of the matmul's first matrix."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column."""
+"""Matmul tensor of each matvec tensor if the matmul has a single column."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
-    """Return a matvec as the matmul (layout `nt`) of a linear layer with its vectors as rows. Other problems are
-    returned unchanged. `rows` replaces the number of vectors and may exceed `MOST_VECTORS`."""
+    """Return a matvec as the matmul (layout `nt`) of a linear layer with its vectors as rows, or any other problem
+    unchanged.
+
+    `rows` replaces the number of vectors and may exceed `MOST_VECTORS`.
+    """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
     return _as_matmul(problem) if rows is None else _matmul(problem, rows)
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
-    """Return all equivalent problems, one for each op that can express the problem, in a fixed order."""
+    """Return the equivalent problems, one per op, in a fixed order."""
     if problem.layout == ANY_LAYOUT:  # A spec's op has no equivalent, even if its name is `matmul` or `matvec`.
         return (problem,)
     if problem.op == MATVEC.name:
@@ -41,15 +41,14 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Return the equivalent problem of another op, or None if the op cannot express the problem."""
+    """Return the equivalent problem of another op, or None."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map the tensor names of `op` to those of the problem's op. Both ops are matmul or matvec. Names that are the same
-    in both ops are omitted."""
+    """Return the tensors that a matmul and its matvec name differently: the problem's name for each of `op`."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

@@ -1,20 +1,18 @@
-"""Define matrix multiplication, c = a b, of one pair of matrices or a batch of independent pairs.
+"""Define matrix multiplication, c = a b, of one pair of matrices or a batch of pairs.
 
-A layout has one letter for a and one for b: `n` means that the matrix is row-major as in the formula, `t` that it is
-stored transposed. So in layout `nt`, b is stored as (n, k), like the weights of a linear layer. c is row-major in
-every layout. If the batch size is 1, tensors have two axes.
+A layout has a letter for a and one for b: `n` is row-major as in the formula, `t` is stored transposed. In layout `nt`,
+b is stored as (n, k), like the weights of a linear layer. c is row-major. With batch size 1, tensors have two axes.
 
-The epilogue of a linear layer is optional: a bias per column, which all matrices of a batch share, then an activation.
-As in published figures, FLOPs exclude the epilogue. Tensors of dtype `tf32` are stored as f32. They are multiplied as
-on tensor cores: a and b are rounded to 10 bits of mantissa, and sums are f32. The reference does not round them.
+The optional epilogue adds a bias per column, which all matrices of a batch share, and applies an activation. FLOPs
+exclude it, as in published figures. `tf32` tensors are stored as f32, multiplied with 10 bits of mantissa, and summed
+in f32. The reference does not round them.
 
-Quantized layers use 8-bit dtypes: a and b are `f8e4m3` or `i8` with f32 scales, either one scale per matrix, or one per
-row of a and one per column of b. Each sum (f32, or an exact 32-bit integer for `i8`) is multiplied by both scales, and
-then the bias (f32) is added. c is bf16, f16 or f32.
+8-bit dtypes (`f8e4m3`, `i8`) have f32 scales: one per matrix, or one per row of a and column of b. Each sum (f32, or an
+exact 32-bit integer for `i8`) is multiplied by both scales, then the f32 bias is added. c is bf16, f16 or f32.
 
-Served models use the dtypes of `kernrec.op.dtype.FORMATS`: a contains activations and b weights, each with scales for
-groups of elements along k. `a_scale` has shape (m, groups), and `b_scale` has shape (n, groups), except in `f8block`,
-where it has shape (n / 128, groups). nvfp4 also has an f32 scale `ab_scale` for the product of both matrices.
+In `kernrec.op.dtype.FORMATS`, a contains activations and b weights, with scales for groups along k: `a_scale` (m,
+groups), `b_scale` (n, groups), or (n / 128, groups) in `f8block`. nvfp4 also has an f32 scale `ab_scale` of the
+product.
 """
 
 from collections.abc import Mapping
@@ -54,7 +52,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 OUTPUTS = ("bf16", "f16", "f32")
-"""Types of c if a and b have 8 bits, indexed by the dimension `output`."""
+"""Types of c for 8-bit a and b, indexed by the dimension `output`."""
 
 
 def _derive(d: Names) -> dict[str, int]:
@@ -126,14 +124,14 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""Instruction counts of each activation per 32 results, indexed by the dimension `activation`. They were determined by
-emulating the tiled kernels (`tests/model/analytical/test_launch_time.py`)."""
+"""Instructions of each activation per 32 results, indexed by the dimension `activation`. Emulating the tiled kernels
+yields these counts (`tests/model/analytical/test_launch_time.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # Profiles count only 16 bits per element of c.
+        counts["global.c.write_sectors"] = 2.0  # Profiles count 16 bits per element of c.
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

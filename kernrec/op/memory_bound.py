@@ -1,6 +1,5 @@
-"""Define memory-bound ops: ops on independent rows, ops on vectors, and a matrix times a few vectors.
-
-All tensors are row-major.
+"""Define memory-bound ops on row-major tensors: ops on independent rows or vectors, and a matrix times a few
+vectors.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Constant that layernorm and rmsnorm add under the square root: PyTorch's default."""
+"""Constant under the square root in layernorm and rmsnorm: PyTorch's default."""
 
 
 def _op(**fields: Any) -> Op:
@@ -26,9 +25,9 @@ def _row_op(columns: str, flops: int, parameters: tuple[str, ...] = (), **fields
     """Return an op on independent rows.
 
     Args:
-        columns: Meaning of the dimension `columns`.
+        columns: meaning of the dimension `columns`.
         flops: FLOPs per element.
-        parameters: Names of the tensors with one element per column.
+        parameters: tensors with one element per column.
     """
 
     def shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
@@ -55,7 +54,7 @@ SOFTMAX = _row_op(
     aliases=("row softmax",),
     workload="gpt2",
     reference=_softmax,
-    # With this deviation, about columns / exp(9) elements make up most of a row's sum, as in trained networks.
+    # With this deviation, about columns / exp(9) elements dominate a row's sum, as in trained networks.
     values=lambda d: {"x": (0, 3)},
 )
 
@@ -101,7 +100,7 @@ RMSNORM = _row_op(
     aliases=("root mean square normalization", "root mean square normalisation", "rms"),
     workload="llama-3-8b-prefill",
     reference=_rmsnorm,
-    # With these values, a kernel that omits the scale gives wrong results. Weights are near 1, as in trained networks.
+    # A kernel that omits the scale gives wrong results for these values. Weights are near 1, as in trained networks.
     values=lambda d: {"x": (0, 2), "weight": (1, 0.25)},
 )
 
@@ -113,7 +112,7 @@ REDUCE = _op(
     dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
     workload="resnet50",
     shapes=lambda d, layout: {"x": (d["rows"], d["columns"]), "y": (d["rows"],)},
-    flops=lambda d: d["rows"] * d["columns"],  # This counts the addition of the first element to zero, as in a matmul.
+    flops=lambda d: d["rows"] * d["columns"],  # Count the addition of the first element to zero, as in a matmul.
     reference=lambda d, layout, tensors: {"y": tensors["x"].sum(axis=1)},
     values=lambda d: {"x": (0, 1 / sqrt(d["columns"]))},
 )
@@ -137,8 +136,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1, this op adds the two branches of a residual block. Other activation functions would move the same number
-# of bytes.
+# With a = 1, this op adds the branches of a residual block. Other activations would move the same bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
@@ -152,8 +150,8 @@ ELEMENTWISE = _op(
 )
 
 
-# A matvec is a linear layer of a language model that generates one token at a time. Its weights have the shape (output
-# features, input features), and a step has up to 16 tokens. A layer with more tokens is a matmul with layout `nt`.
+# A matvec is a linear layer that generates up to 16 tokens, with weights of shape (output features, input features). A
+# layer with more tokens is a matmul with layout `nt`.
 MATVEC = _op(
     name="matvec",
     title="matrix times 1 to 16 vectors, y[n,m] = sum over k of a[m,k] x[n,k]",

@@ -4,14 +4,13 @@ y[t] = sum over the selected experts e of g[t, e] down_e (silu(gate_e x[t]) * (u
 the scores of the selected experts. Without gates (`gated=0`), an expert computes down_e relu(up_e x[t])^2, as in
 Nemotron-H.
 
-Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each expert. A problem describes the
-work of the first GPU for all `tokens`, and y is this GPU's contribution to the sum over all GPUs. `routing` describes
-how unevenly the router selects experts. If it is 0, all experts get the same number of tokens. Otherwise, the experts'
-shares of the tokens follow a power law whose exponent is routing / 100. `routing` affects only predicted times, because
-the scores are inputs.
+Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. A problem is the work of the
+first GPU for all `tokens`, and y its part of the sum over GPUs. `routing` is the unevenness of the router: 0 gives all
+experts equally many tokens, otherwise their shares follow a power law with the exponent routing / 100. It affects only
+predicted times, because the scores are inputs.
 
-Activations are bf16 (or f16) in every dtype. The op itself quantizes activations if the dtype of the weights requires
-it. FLOPs count only the matmuls. They assume tokens x topk / ep passes through an expert, which is the mean over GPUs.
+Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. FLOPs count the matmuls of tokens x topk
+/ ep passes through an expert, the mean over GPUs.
 """
 
 from collections.abc import Mapping
@@ -66,7 +65,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def active_experts(d: Names) -> int:
-    """Return how many experts on this GPU get at least one token if routing is even."""
+    """Return the number of experts on this GPU that get a token under even routing."""
     return min(d["local_experts"], -(-d["tokens"] * d["topk"] // d["ep"]))
 
 
@@ -85,8 +84,10 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return mean and standard deviation of each input whose values are not standard normal. As in trained networks,
-    one expert dominates."""
+    """Return mean and standard deviation of inputs that are not standard normal.
+
+    The large spread of the scores makes one expert dominate, as in trained networks.
+    """
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

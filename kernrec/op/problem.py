@@ -1,7 +1,6 @@
 """Define ops and problems. A problem is an op with fixed dimensions, dtype and layout.
 
-An `Op` consists of data and a few functions of its dimensions. Validation, keys, inputs and workload files work for
-every op in `registry.py`. This module does not import NumPy at run time, because every query imports it.
+Every query imports this module, so it does not import NumPy at run time.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,54 +19,53 @@ if TYPE_CHECKING:
     import numpy as np
 
 Names = Mapping[str, int]
-"""Values of all dimensions of a problem, given and derived, keyed by name."""
+"""Values of all dimensions, given and derived."""
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of the values of 8-bit inputs. A smaller one would make rounding coarse, and a larger one would
-make more values saturate."""
+"""Standard deviation of 8-bit inputs. A smaller one would round coarsely, a larger one would saturate more values."""
 
 ANY_LAYOUT = "any"
-"""Layout of the problems of ops that the spec of a kernel declares."""
+"""Layout of problems whose op a kernel's spec declares."""
 
 _KINDS = 1024
-"""Maximum number of pairs of dtype and layout, as spelled by callers, for which an op caches the canonical names."""
+"""Maximum number of spelled (dtype, layout) pairs for which an op caches the canonical names."""
 
 LARGEST = 2**31 - 1
-"""Maximum value of a dimension and maximum number of elements of a tensor: kernels use 32-bit indices."""
+"""Maximum of a dimension and of a tensor's elements, because kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of an op."""
+    """Dimension of an op."""
 
     name: str
     meaning: str
-    """Short description for error messages and `kernrec list ops`."""
+    """Description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the name of an earlier dimension whose value is the default. None if users must set it."""
+    """Default value, or the earlier dimension whose value is the default. None if users must set it."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems had been stored. To keep their keys valid, `dims` and `key` omit a
-    late dimension with its default value, which must be a number."""
+    """Whether the dimension was added after problems had been stored. `dims` and `key` omit it at its default, a
+    number, so that stored keys stay valid."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a problem, contiguous and row-major."""
+    """Tensor of a problem, contiguous and row-major."""
 
     name: str
     shape: tuple[int, ...]
-    """Number of elements along each axis. The last axis is contiguous."""
+    """Elements along each axis, the contiguous axis last."""
     dtype: str
-    """Data type: a key of `ELEMENT_BYTES`, or the type of weights or scales in a format of `FORMATS`."""
+    """Key of `ELEMENT_BYTES`, or type of weights or scales of `FORMATS`."""
     role: str
     """`input` or `output`."""
     touched: int
-    """Number of elements that every kernel must read or write at least once."""
+    """Elements that every kernel must read or write at least once."""
 
     @property
     def elements(self) -> int:
@@ -84,11 +82,11 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """Operator with its dimensions. Its functions receive the values of all dimensions, given and derived (`Names`)."""
+    """Operator. Its functions receive the values of all dimensions (`Names`)."""
 
     name: str
     title: str
-    """Formula in one line for `kernrec list ops`."""
+    """Formula for `kernrec list ops`."""
     aliases: tuple[str, ...]
     dims: tuple[Dim, ...]
     dtypes: tuple[str, ...]
@@ -97,32 +95,31 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """Name of the shipped workload that is used if the user gives no shape."""
+    """Shipped workload that is used without a shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Function of the dimensions and the layout. Returns the shape of each tensor, keyed by name with inputs first."""
+    """Returns the shape of each tensor, inputs first, for dimensions and layout."""
     flops: Callable[[Names], int]
     """Returns floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Function of the dimensions, the layout and the inputs in float64. Returns the outputs in float64, keyed by
-    name."""
+    """Returns the float64 outputs for dimensions, layout and float64 inputs."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
-    """Returns the derived dimensions that depend only on the data type."""
+    """Returns derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
     """Returns all other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """Returns the number of elements that no kernel needs to read, for each tensor that has such elements."""
+    """Returns the number of elements of each tensor that no kernel needs to read."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
-    """Returns mean and standard deviation of each input whose values are not standard normal, keyed by tensor name."""
+    """Returns mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the work of the epilogue, which profiles exclude: counts per 32 results, keyed by emulator metric."""
+    """Returns the epilogue's work, which profiles exclude: counts per 32 results, by emulator metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
-    """Returns the dtype of each tensor whose dtype differs from the problem's."""
+    """Returns the dtype of each tensor that differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """Default layout, keyed by dtype, for each dtype whose default is not the first of `layouts`."""
+    """Default layout of each dtype whose default is not the first of `layouts`."""
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """Return the default values of the late dimensions (`Dim.late`), keyed by name."""
+        """Return the defaults of the late dimensions (`Dim.late`)."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property
@@ -143,18 +140,18 @@ class Op:
         """Return the problem of this op with these dimensions.
 
         Args:
-            dtype: Any spelling of an accepted data type. None stands for the default.
-            layout: An accepted layout. None stands for the default.
-            dims: Dimensions as integers, keyed by name. Omitted dimensions have their default values.
+            dtype: any spelling of an accepted data type, or None for the default.
+            layout: accepted layout, or None for the default.
+            dims: dimensions as integers. Omitted ones have their default values.
 
         Raises:
-            UsageError: A dimension is unknown, missing, not an integer or out of range; the dimensions are
-                inconsistent; or the dtype or layout is unknown.
+            UsageError: a dimension is unknown, missing, not an integer or out of range, the dimensions are
+                inconsistent, or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         try:
             kind = self._kinds.get((dtype, layout))
-        except TypeError:  # The user may have passed a value that is not hashable.
+        except TypeError:  # The value may not be hashable.
             kind = None
         if kind is None:
             kind = self._kind(dtype, layout)
@@ -167,7 +164,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all dimensions, given and derived, keyed by name. Raises `UsageError` if they are inconsistent."""
+        """Return all dimensions, given and derived. Raise `UsageError` if the dimensions are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -205,7 +202,7 @@ class Op:
     def _whole(self, dim: Dim, value: Any) -> int:
         if not isinstance(value, bool):
             try:
-                return index(value)  # This accepts NumPy integers, but not floats.
+                return index(value)  # Accept NumPy integers, but not floats.
             except TypeError:
                 pass
         raise UsageError(f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; expected a whole number")
@@ -225,13 +222,15 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`. Problems are hashable, and equal if their
-    values are equal. Properties are computed once, so callers must not modify the objects that they return."""
+    """Op with fixed dimensions, dtype and layout, as `Op.problem` creates it.
+
+    Problems are hashable and compare by value. Their properties are computed once, so callers must not modify them.
+    """
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension, in the op's order. A late dimension (`Dim.late`) that has its default
-    value is omitted."""
+    """(name, value) of each given dimension in the op's order, without late dimensions (`Dim.late`) at their
+    default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -245,19 +244,18 @@ class Problem:
 
     @property
     def dim(self) -> dict[str, int]:
-        """Return `dims` as a dictionary, which can be passed to `Op.problem`."""
+        """Return `dims` as a dictionary for `Op.problem`."""
         return dict(self.dims)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return all dimensions keyed by name, including derived ones such as a convolution's output height."""
+        """Return all dimensions, including derived ones such as a convolution's output height."""
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the values of the names that expressions in a kernel's spec can use: the dimensions (`sizes`),
-        `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # 1 for `FORMATS`, which no kernel supports
+        """Return the values of names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so their size does not matter.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
@@ -268,21 +266,19 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """Return the problem's key in a form for readers. If a kernel's spec declares the problem, the title has the
-        types of the outputs instead of dtype and layout."""
+        """Return the key for readers. A problem of a spec has the types of its outputs instead of dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
         return self.key.removesuffix(f"{self.dtype},{self.layout}") + ",".join(types)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the problem as a dictionary of plain values, the form in which databases and journals store it."""
+        """Return plain values, as databases and journals store the problem."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
     @cached_property
     def too_large(self) -> str | None:
-        """Return a description of the first tensor that is too large for 32-bit indices. If no tensor is too large,
-        return None."""
+        """Describe the first tensor that needs more than 32-bit indices, or return None."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -295,7 +291,7 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the compulsory bytes: each needed input element is read once, each output written once."""
+        """Return the compulsory bytes: each needed input element read once, each output written once."""
         return self._traffic[1]
 
     @property
@@ -305,7 +301,7 @@ class Problem:
 
     @cached_property
     def _traffic(self) -> tuple[dict[str, float], int]:
-        """Return `tensor_bytes` and `bytes`. For speed, they are computed without creating `Tensor` objects."""
+        """Return `tensor_bytes` and `bytes`, without creating `Tensor` objects to save time."""
         types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
         tensor_bytes, touched = {}, 0
         for name, shape in self._shapes.items():
@@ -321,7 +317,7 @@ class Problem:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors, keyed by name, with inputs first."""
+        """Return the tensors, inputs first."""
         sizes = self.sizes
         untouched = self.definition.untouched(sizes)
         types = self.definition.element_types(sizes)

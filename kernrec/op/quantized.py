@@ -1,7 +1,6 @@
-"""Define the scales of quantized matmuls (`kernrec.op.dtype.FORMATS`), distributions of values, and dequantization.
+"""Define scales, value distributions and dequantization of quantized matmuls (`kernrec.op.dtype.FORMATS`).
 
-Weights and activations have the shape (rows, k). The elements of a group share a scale. A group is a run of elements
-along k, in one or several rows.
+Weights and activations have the shape (rows, k). A group of elements along k, in one or several rows, shares a scale.
 """
 
 from typing import TYPE_CHECKING
@@ -16,39 +15,38 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of random elements, keyed by dtype (otherwise 1), chosen so that few elements saturate."""
+"""Standard deviation of random elements by dtype, else 1, chosen so that few elements saturate."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """If the dtype is one of `FORMATS`, return the derived dimension `format`, the format's number. Otherwise, return
-    an empty dictionary."""
+    """Return the derived dimension `format`, the number of a dtype of `FORMATS`, or nothing for other dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem with these dimensions, or None if its dtype is not one of
-    `FORMATS`."""
+    """Return the quantization format of a problem's dimensions, or None."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), keyed by the suffix of the scales' tensor."""
+    """Return the shape of the scales of weights (rows, k), keyed by the tensor's suffix."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the suffix of the scales' tensor. The result is
-    empty for bf16 activations."""
+    """Return the shape of the scales of activations (rows, k), keyed by the tensor's suffix; empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return mean and standard deviation of both operands and their scales, keyed by tensor name. After scaling,
-    activations have standard deviation 1, and weights have standard deviation `wide`."""
+    """Return mean and standard deviation of both operands and their scales.
+
+    After scaling, activations have standard deviation 1, and weights `wide`.
+    """
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
     if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
@@ -63,9 +61,14 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return quantized elements multiplied by their scales. If `scale` is None, return the elements unchanged. Elements
-    have the shape (..., rows, k), and scales the shape (..., row groups, groups). `group` elements along k in `rows`
-    rows share a scale. If `group` is 0, `scale` is broadcast to the shape of the elements."""
+    """Return quantized elements multiplied by their scales.
+
+    Args:
+        values: elements, (..., rows, k).
+        scale: scales, (..., row groups, groups), or None for 1.
+        group: elements along k that share a scale. 0: broadcast `scale` to the elements.
+        rows: rows that share a scale.
+    """
     if scale is None:
         return values
     count, k = values.shape[-2:]

@@ -1,4 +1,4 @@
-"""Find ops by name or alias, and create problems from the text of a shape (`m=4096,n=4096,k=4k`) or from a key."""
+"""Return ops by name or alias, and problems from shapes (`m=4096,n=4096,k=4k`) or keys."""
 
 import copyreg
 import re
@@ -29,8 +29,7 @@ def all_ops() -> tuple[Op, ...]:
 
 
 def find_op(name: str) -> Op:
-    """Return the op of this name or alias, ignoring case, spaces, `-` and `_`. Raises `UsageError` if there is no such
-    op."""
+    """Return an op by name or alias, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     if op := _BY_NAME.get(fold(str(name))):
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
@@ -42,9 +41,13 @@ def find_op(name: str) -> Op:
 
 
 def parse_shape(text: str) -> dict[str, int]:
-    """Parse dimensions from `name=value` pairs separated by commas, semicolons or spaces. Names become lower case, and
-    `4k` is 4096. Raises `UsageError` if the text is not a shape or repeats a dimension. The op's dimensions are not
-    checked."""
+    """Parse dimensions from `name=value` pairs separated by commas, semicolons or blanks. `4k` is 4096.
+
+    Names become lower case. The op's dimensions are not checked.
+
+    Raises:
+        UsageError: the text is not a shape or repeats a dimension.
+    """
     shape: dict[str, int] = {}
     for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
         name, equals, value = item.lower().partition("=")
@@ -69,15 +72,19 @@ copyreg.pickle(Op, _pickled)
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """Return the problem of an op whose dimensions are given as text, such as `m=4096,n=4096,k=4096`. Raises
-    `UsageError` if a name is unknown or a value is impossible."""
+    """Return the problem of a shape such as `m=4096,n=4096,k=4096`. Raise `UsageError` if it is impossible."""
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
-    """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`. If the key names the op `own`, which a
-    kernel's spec declares, the problem is one of `own`, even if a registered op has the same name. Raises `UsageError`
-    if the key is malformed or impossible."""
+    """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`.
+
+    Args:
+        own: op of a kernel's spec, which takes precedence over a registered op of its name.
+
+    Raises:
+        UsageError: the key is malformed or impossible.
+    """
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()

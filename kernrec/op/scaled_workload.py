@@ -1,10 +1,9 @@
-"""Convert a workload to another batch size or context, or to the part that one GPU runs under tensor parallelism.
+"""Convert a workload to another batch size or context, or to one GPU's part under tensor parallelism.
 
-A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` if it has up to 16 rows,
-and otherwise a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions that the
-workload file names for each layer (`split`). These are the output features of the first linear layer of a pair, the
-input features of the second, and the heads of attention. Every GPU runs layers without a split, such as normalization,
-completely.
+A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` up to 16 rows, else a
+`matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions in `split`: output features
+of the first linear layer of a pair, input features of the second, heads of attention. Every GPU runs layers without a
+split, such as normalization, completely.
 """
 
 from dataclasses import replace
@@ -18,11 +17,11 @@ _ITEMS = {
     "conv2d": "n", "attention": "batch", "matvec": "n", "moe": "tokens", "elementwise": "n",
     **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "reduce", "transpose"), "rows"),
 }  # fmt: skip
-"""Dimension that counts the independent items of a layer, such as images, sequences or rows, keyed by op."""
+"""Dimension of each op that counts independent items, such as images, sequences or rows."""
 
 
 MOST_PARTS = 1024
-"""Maximum number of passes into which `in_parts` splits a layer."""
+"""Maximum number of passes of `in_parts`."""
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
@@ -31,16 +30,18 @@ def items_dimension(op: str, batched: bool = False) -> str:
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op, or None if kernels must not pad it. They must not pad the rows of a matmul
-    whose first matrix is stored transposed. These rows are contiguous in memory, so padding would change their
-    alignment."""
+    """Return the `items_dimension` of an op, or None if kernels must not pad it.
+
+    Padding the contiguous rows of a transposed first matrix would change their alignment.
+    """
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """Return a copy of the workload with `batch` items, such as images or sequences, in one pass. Raises `UsageError`
-    if the batch is not positive, or the layers cannot be scaled to it."""
+    """Return a copy of the workload with `batch` items, such as images or sequences, per pass. Raise `UsageError` if
+    the batch is not positive, or the layers cannot be scaled to it.
+    """
     if batch < 1:
         raise UsageError(f"batch is {batch}; expected at least 1")
     if batch == workload.batch:
@@ -53,8 +54,9 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return a copy of a decode workload in which each generated token attends to `context` tokens, including itself.
-    Raises `UsageError` if the workload does not describe the generation of a token, or the context is not positive."""
+    """Return a copy of a decode workload in which each token attends to `context` tokens, including itself. Raise
+    `UsageError` if the workload does not generate a token, or the context is not positive.
+    """
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
         raise UsageError(
@@ -96,8 +98,10 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Split a layer into the smallest number of passes for which kernels can index its tensors. Each pass has the same
-    number of items, rounded up. If even `MOST_PARTS` passes do not suffice, the layer is returned unchanged."""
+    """Split a layer into the fewest equal passes whose tensors kernels can index, with items rounded up.
+
+    The layer is returned unchanged if `MOST_PARTS` passes are not enough.
+    """
     problem = layer.problem
     if problem.too_large is None:
         return layer
@@ -111,8 +115,7 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem that computes all items of a layer in one pass. `problem` is that of one of the passes into
-    which `in_parts` split the layer."""
+    """Return the problem that computes all items of a layer, given the problem of a pass from `in_parts`."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)
@@ -120,8 +123,9 @@ def in_one_pass(problem: Problem, layer: Layer) -> Problem:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the workload with the part of each layer that one of `gpus` tensor-parallel GPUs runs. Raises `UsageError`
-    if the workload does not define how to split its layers, or a dimension cannot be divided."""
+    """Return the part of a workload that one of `gpus` tensor-parallel GPUs runs. Raise `UsageError` if the workload
+    does not define how to split its layers, or a dimension cannot be divided.
+    """
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
     if gpus == 1:
@@ -154,7 +158,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # If there are more GPUs than key/value heads, several GPUs have a copy of the same head.
+            sizes[name] = 1  # Several GPUs share a key/value head if there are more GPUs than heads.
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

@@ -43,61 +43,57 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer of a network. Equal layers are represented once, with a count."""
+    """Layer of a network. Equal layers are one entry with a count."""
 
     name: str
     problem: Problem
     count: int
-    """Number of occurrences in one pass through the network."""
+    """Occurrences in one pass through the network."""
     layout_free: bool = False
-    """Whether the workload does not specify the layout. The problem then has the op's default layout."""
+    """Whether the workload leaves the layout open. The problem then has the op's default."""
     split: tuple[str, ...] = ()
-    """Dimensions of the problem that tensor parallelism divides."""
+    """Dimensions that tensor parallelism divides."""
     quantized: bool = False
-    """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
+    """Whether a quantized network runs the layer in 8 or 4 bits instead of the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """(number of key/value heads in a matmul, number of output features of each of these heads). Under tensor
-    parallelism, each GPU has at least one of these heads."""
+    """(Key/value heads in a matmul, output features per head). A tensor-parallel GPU has at least one of these
+    heads."""
     items: str = ""
-    """Dimension that counts the independent items of the layer. If it is empty, the op's `items_dimension` counts
-    them."""
+    """Dimension that counts independent items, or empty for the op's `items_dimension`."""
     parts: int = 1
-    """Number of passes into which each occurrence is split; `count` counts all passes. Passes share their weights."""
+    """Passes into which each occurrence is split, which share their weights. `count` counts all passes."""
     alone: bool = False
-    """Whether the layer is an independent problem: no other layer uses its tensors, and no tensor contains weights."""
+    """Whether the layer is an independent problem that shares no tensors and has no weights."""
 
     @property
     def flops(self) -> int:
-        """Return the total FLOPs of all occurrences of the layer."""
+        """Return the FLOPs of all occurrences."""
         return self.count * self.problem.flops
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Layers of one network, with its dtype and layouts."""
-
     name: str
     title: str
     source: str
-    """Document or file that the layers come from."""
     layers: tuple[Layer, ...]
-    """Distinct layers, in execution order."""
+    """Distinct layers in execution order."""
     batch: int = 1
-    """Number of items, such as images or sequences, in one pass."""
+    """Items, such as images or sequences, per pass."""
     tp: int = 1
-    """Number of tensor-parallel GPUs. `layers` describes the work of one of these GPUs."""
+    """Number of tensor-parallel GPUs, one of which `layers` describes."""
     unknown: tuple[str, ...] = ()
     """One line for each layer whose op kernrec does not support."""
     embedding: int = 0
-    """Number of parameters on one GPU that no layer multiplies, such as the token embedding."""
+    """Parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
-    """Number of elements of the key-value cache per item. 0 if it follows from the attention layers."""
+    """Elements of the key-value cache per item. 0: use the attention layers."""
     tokens: int = 0
-    """Number of tokens per item in a pass. 0 if the items are not sequences."""
+    """Tokens per item in a pass, or 0 if the items are not sequences."""
     one_network: bool = False
-    """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
+    """Whether each occurrence of a layer has its own weights, because all layers belong to one network."""
     notes: tuple[str, ...] = ()
-    """Notes about the layers, which answers include."""
+    """Notes about the layers for answers."""
 
     @property
     def flops(self) -> int:
@@ -106,12 +102,13 @@ class Workload:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Return the names of the layers' ops, in the order of their first execution."""
+        """Return the ops of the layers, in the order of their first execution."""
         return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """Return the layers of one op, by default in the network's data type and layout. Raises `UsageError` if the op,
-        the data type or the layout is unknown."""
+        """Return the layers of one op, by default in the network's data type and layout. Raise `UsageError` if the op,
+        data type or layout is unknown.
+        """
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(
@@ -129,8 +126,7 @@ def workloads() -> tuple[str, ...]:
 
 
 def workload(name: str) -> Workload:
-    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` if there is no
-    such workload."""
+    """Return a shipped workload by name, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     names = workloads()
     for shipped in names:
         if fold(shipped) == fold(name):
@@ -139,13 +135,13 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload that is used if the user gives no shape. Raises `UsageError` for an unknown op."""
+    """Return the workload for an op without a shape. Raise `UsageError` if the op is unknown."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """Return the workload in a TOML file. Raises `UsageError`, which names the file, if it is invalid."""
+    """Return the workload in a TOML file. Raise `UsageError` if the file is invalid."""
     try:
         if path.parent == paths.shipped("datasets/workloads"):
             return _workload(path, shipped_toml(path))
@@ -193,16 +189,15 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
-    """Return the layer that an entry of the list `layers` in a workload file describes.
+    """Return the layer of an entry in a workload file's `layers`.
 
     Args:
         entry: `op` and its dimensions, and optionally `name`, `count`, `dtype`, `layout` and `compared`.
-        dtype: Data type of the network. A layer whose op does not support it has the most similar type that the op
-            supports.
-        layouts: Layouts of the network, keyed by op.
+        dtype: data type of the network. Ops that do not support it get the most similar type.
+        layouts: layouts of the network by op.
 
     Raises:
-        UsageError: The entry is invalid. The message gives the reason.
+        UsageError: the entry is invalid.
     """
     dims = dict(entry)
     name, op, count = dims.pop("name", None), find_op(dims.pop("op")), dims.pop("count", 1)
@@ -235,6 +230,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that is most similar to the network's data type among those that an op supports."""
+    """Return the data type of an op that is most similar to the network's."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

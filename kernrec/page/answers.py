@@ -1,8 +1,4 @@
-"""Answer the page's requests. A request has a path and parameters. The HTTP server and reports use these answers.
-
-Parameters come from a URL, so they are untrusted. Names in them are checked against lists of known names, so that no
-parameter can name a file.
-"""
+"""Answer the page's requests. Names in their parameters must be known names, so that a URL cannot open a file."""
 
 import shlex
 import threading
@@ -30,9 +26,9 @@ from kernrec.page.front import (
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.report import advice, pick_config, tunables_of, what_if
+from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import backends_named
 
 
@@ -85,14 +81,13 @@ _OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
-    """Answers to the page's requests, computed by one recommender. Requests are processed one at a time.
+    """Answers to the page's requests, computed one at a time by one recommender.
 
     Args:
-        workload: A network of the user, which is listed before the shipped networks.
+        workload: A network of the user, listed first.
         most_points: Maximum number of points in an answer about a front.
         kernel: A kernel to list in addition to those of the user's databases.
-        backend: Backends to consider for the totals of networks, in the form that `backends_named` accepts; None for
-            all.
+        backend: Backends for the totals of networks, as `backends_named` accepts them; None for all.
     """
 
     def __init__(
@@ -113,7 +108,7 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """(names of the accepted parameters, method that answers the request), keyed by the request's path."""
+        """(names of the accepted parameters, method that answers), keyed by the request's path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the answer to a request as plain values.
@@ -203,8 +198,7 @@ _SHOWN_OF_LAUNCH = "entry blocks threads occupancy capped_by waves time_s"
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an explanation that the page shows. To keep reports small, numbers are rounded to five
-    significant digits."""
+    """Return the part of an explanation that the page shows, with five significant digits."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH.split()} for launch in explained["launch_details"]]
     shown: dict[str, Any] = rounded({name: explained[name] for name in _SHOWN.split()} | {"launch_details": launches})
     return shown

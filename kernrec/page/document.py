@@ -1,8 +1,6 @@
-"""Build the HTML document of the page from kernrec's HTML, style and scripts, and from the scripts of the package
-`bokeh`.
+"""Build the HTML document of the page from kernrec's HTML, style and scripts, and from Bokeh's scripts.
 
-A served page loads style and scripts from its server. A report is a single file that contains style, scripts and all
-answers that the reader can select. Its content security policy forbids access to the network.
+A report is a single file with style, scripts and answers, and its content security policy forbids network access.
 """
 
 import importlib.util
@@ -40,8 +38,11 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of a style sheet, a script or an HTML file of the page. Raises `KernrecError` if Bokeh is needed
-    but not installed."""
+    """Return the text of a style sheet, a script or an HTML file of the page.
+
+    Raises:
+        KernrecError: Bokeh is needed but not installed.
+    """
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")
@@ -53,7 +54,7 @@ def content(name: str) -> str:
 
 
 def served_document(data: dict[str, Any]) -> str:
-    """Return the document that loads style and scripts from its server, with initial data for its script."""
+    """Return the served document, which loads style and scripts, with initial data for its script."""
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
     return _document(head, data, scripts)
@@ -85,23 +86,22 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
 
 
 MOST_BYTES = 6_000_000
-"""Maximum size of a report in bytes. Attachments of this size are usually accepted in emails and tickets."""
+"""Maximum bytes of a report. Emails and tickets usually accept attachments of this size."""
 _EXPLAINED = 40
-"""Maximum number of points of each front for which a report contains explanations. Most fronts have fewer points."""
+"""Maximum number of points of each front with explanations in a report."""
 _POINTS, _LEAST_POINTS = 20_000, 200
 """Maximum number of points in all fronts of a report (110 bytes each), and minimum number for each front."""
 
 
 def points_of_each(fronts: int) -> int:
-    """Return the maximum number of points per front in a report with this number of fronts."""
+    """Return the maximum number of points per front, given the number of fronts in a report."""
     return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
 
 
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return (html, missing). `html` is the report. `missing` has one line for each part that could not be added to the
-    report.
+    """Return (HTML of the report, one line for each part that could not be added).
 
     Args:
         gpus: GPUs to compare, at least one.
@@ -174,7 +174,7 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key under which a report stores an answer. The page's script constructs the same key."""
+    """Return the key of an answer in a report, equal to the key that the page's script constructs."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 
@@ -185,8 +185,7 @@ def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the request parameters that identify a point of a front: kernel, config, power limit and clock. `front` is
-    the answer to a request with the path `front`."""
+    """Return the parameters of a point (kernel, config, power limit, clock) in the answer to a `front` request."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]
@@ -200,5 +199,5 @@ def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
 
 
 def plain(value: float) -> str:
-    """Return the text of a number as the page's script formats it, such as 300 for 300.0."""
+    """Return a number as the page's script formats it, such as 300 for 300.0."""
     return repr(value).removesuffix(".0")

@@ -1,7 +1,4 @@
-"""Compute the points of a Pareto front for the page: latency and energy of each config on a GPU.
-
-A front is for one problem (`Subject`), with all kernels of its op or with a single kernel.
-"""
+"""Compute the points of a Pareto front for the page: latency and energy of each config on a GPU."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,11 +34,10 @@ class Subject:
     inputs: str = RANDOM
     """Data that kernels compute on, as in `Query.inputs`."""
     layout_free: bool = False
-    """Whether any layout is acceptable. Then the best layout is used on each GPU."""
+    """Whether to use the best layout on each GPU."""
 
     @property
     def query(self) -> Query:
-        """Return the query for a Pareto front over configs and power limits."""
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def answer(self, recommender: Recommender, gpu: GPU) -> Answer:
@@ -51,8 +47,11 @@ class Subject:
         return recommender.answer_kernel(self.kernel, self.problem, gpu, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all power limits (and clocks), in the layout that `answer` selects. Raises
-        `KernrecError` if no kernel runs the problem."""
+        """Return the candidate configs at all power limits (and clocks), in the layout that `answer` selects.
+
+        Raises:
+            KernrecError: No kernel runs the problem.
+        """
         recommender = recommender.for_conditions(self.query.conditions)
         if self.kernel is None:
             problem = self.answer(recommender, gpu).problem
@@ -64,13 +63,13 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return the problem's key. If any layout is acceptable, the key ends in `best` instead of a layout."""
+        """Return the problem's key, with `best` instead of a layout if any is acceptable."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the request parameters from which `subject_of` creates an equal subject."""
+        """Return the parameters from which `subject_of` creates an equal subject."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -79,13 +78,17 @@ class Subject:
 
 
 BEST = "best"
-"""Value of the parameter `layout` if any layout is acceptable."""
+"""Value of the parameter `layout` for any layout."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Names of the request parameters that describe a subject. Only one of `op` and `kernel` may be given."""
+"""Names of the parameters that describe a subject: either `op` or `kernel`, and the others."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """Convert request parameters to a `Subject`. Raises `UsageError` if a name is unknown."""
+    """Convert request parameters to a `Subject`.
+
+    Raises:
+        UsageError: A name is unknown.
+    """
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -101,16 +104,14 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the dimensions that the page initially shows for a kernel. If the kernel's spec declares its own problem,
-    these are the defaults of the spec. Otherwise, the first layer of the op's default workload is used."""
+    """Return the initial dimensions for a kernel: its spec's defaults, or else the first layer of the op's workload."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: first `shown`, if it is not None, then the kernels in the user's
-    databases. Kernels that cannot be read are omitted."""
+    """Return the kernels that the page offers: `shown` if not None, then those in the user's databases."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -137,7 +138,7 @@ def _option(name: str, kernel: Kernel) -> dict[str, Any]:
 
 
 MOST_POINTS = 10_000
-"""Maximum number of points in an answer. If there are more, the points farthest from the front are dropped."""
+"""Maximum number of points in an answer. Points farther from the front are dropped."""
 _WHOLE_FRONT = 2**31
 _INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
 _QUANTITIES = (
@@ -152,12 +153,11 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         subject: The problem, with all kernels of its op or one kernel.
 
     Returns:
-        Plain values. `points` has one list per column. The columns `kernel`, `point`, `source` and
-            `bottleneck` contain indices into the lists `kernels`, `operating_points`, `sources` and `bottlenecks`. The
-            column `config` contains indices into the `values` of the kernel's entry in `configs`.
-            `front` contains the indices of the points on the front, fastest first. `measured` has the provenance of
-            each measured point, keyed by the point's index. If no kernel runs the problem, there are no points. Then
-            `no_kernel` gives the reason, and `baselines` has the costs of backends.
+        Plain values. `points` has one list per column. `kernel`, `point`, `source` and `bottleneck` index the lists
+            `kernels`, `operating_points`, `sources` and `bottlenecks`; `config` indexes the `values` of the kernel in
+            `configs`. `front` has the indices of the points on the front, fastest first. `measured` has the provenance
+            of measured points, keyed by index. If no kernel runs the problem, there are no points; `no_kernel` gives
+            the reason, and `baselines` the costs of backends.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
@@ -213,10 +213,9 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Select the points to show, and return (indices, number of dropped points).
+    """Return (flat, ascending indices of the points to show, number of dropped points).
 
-    The indices are flat and ascending. Measured points and points on the front are preferred, followed by the points
-    nearest to the front.
+    Measured points and points on the front are preferred, then points near the front.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
@@ -276,7 +275,6 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return when, where and by whom each measured point was measured, keyed by its index."""
     provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
         return provenance
@@ -303,8 +301,7 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Round all floating-point numbers in plain values to five significant digits. Predictions are less accurate than
-    this, and rounding halves the size of the JSON."""
+    """Round floating-point numbers in plain values to five significant digits, which halves the JSON."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):
@@ -313,8 +310,7 @@ def rounded(value: Any) -> Any:
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of the operating point with the given power limit and clock. Return -1 if there is no such
-    point. None stands for the default power limit or an unlocked clock."""
+    """Return the operating point's index, or -1 if it is missing. None is the default limit or an unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number
@@ -322,5 +318,5 @@ def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: fl
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """Return a config as text in the form that the option `--config` accepts."""
+    """Return a config as text for the option `--config`."""
     return ",".join(f"{name}={value}" for name, value in config.items())

@@ -1,8 +1,7 @@
 """Serve the page over HTTP on the loopback interface, for a browser on this machine.
 
-A website in the user's browser can also send requests to the loopback interface. It can even do so under its own host
-name, if its DNS server resolves this name to 127.0.0.1 (DNS rebinding). So the server requires a Host header that names
-the loopback interface, answers only GET requests, and forbids other sites to read its answers.
+Websites can send requests to the loopback interface, even under their own host name (DNS rebinding). So the server
+requires a Host header that names the loopback interface, answers only GET, and forbids other sites to read answers.
 """
 
 import errno
@@ -63,12 +62,12 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore errors of connections that the browser closed, and print a traceback for all other errors."""
+        """Ignore connections that the browser closed, and print a traceback for all other errors."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """Bind the port. A port with only closed connections is reused, but not a port that another server uses."""
+        """Bind the port, unless another server uses it."""
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         super().server_bind()
@@ -122,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing, so that requests are not logged. Standard error is for messages to the user."""
+        """Do nothing, so that standard error has only messages to the user."""
 
 
 def _parameters(query: str) -> dict[str, str]:

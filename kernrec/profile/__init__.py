@@ -1,1 +1,1 @@
-"""Compute static profiles without a GPU: compile configs, emulate probes or a sample of blocks, and fit counts."""
+"""Compute static profiles without a GPU: compile configs, emulate some thread blocks, and fit event counts."""

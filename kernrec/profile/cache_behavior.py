@@ -1,7 +1,7 @@
-"""Compute metrics of caches, DRAM and atomic units from the memory requests that emulated thread blocks made.
+"""Compute metrics of caches, DRAM and atomic units from the memory requests of emulated thread blocks.
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     fraction of loads of a warp that find all their sectors in this L1. If several warps load a
+    reuse.wait.<KiB>     fraction of a warp's loads that find all their sectors in this L1. If several warps load a
                          sector in one run of a basic block, all hit if the first warp hits, and all miss if it misses
     again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
                          data in between; missing if it is 0 for every size
@@ -9,25 +9,20 @@
     run.read.x, .y, .z   fraction of these runs that the next block along this axis continues; run.write.x likewise
     atomic.own           probability that two atomic operations of one block access the same sector
     atomic.meet          probability that two atomic operations of different blocks access the same sector
-    atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
-    atomic.meet.512      probability that two atomic operations of different blocks access the same aligned 512 bytes
+    atomic.own.512       like atomic.own, for the same aligned 512 bytes
+    atomic.meet.512      like atomic.meet, for the same aligned 512 bytes
+    wave.<buffer>.<n>    distinct sectors of a buffer that n = 2, 4, 8, ... consecutive blocks read, divided by those of
+                         one block, measured on reads before the first barrier
 
-Reuse is computed from reuse times: the number of requests between two requests of the same sector. A window of w
-consecutive requests contains requests of fp(w) distinct cache lines on average. fp(w + 1) - fp(w) is the fraction of
-requests whose line was not among the last w requests (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS
-2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128 bytes. Requests are
-in the order of the emulator, which executes each instruction for all warps before the next instruction. `reuse` ignores
-stores, because L1 forwards them without allocating a line. `again` includes stores, because L2 keeps them.
+Reuse follows from reuse times: the number of requests between two requests of one sector. A window of w consecutive
+requests contains requests of fp(w) distinct cache lines on average, and fp(w + 1) - fp(w) is the fraction of requests
+whose line was not among the last w (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS 2013). A sector
+requested again after w requests hits in an LRU cache of fp(w) lines of 128 bytes. `reuse` ignores stores, because L1
+forwards them without allocating a line. `again` includes stores, because L2 keeps them.
 
-A kernel may assign tiles to blocks in an order of its own, for example column by column within bands of `GROUP_M` rows.
-In this case, the reads that two neighboring blocks share do not determine how much a hundred blocks share. Therefore,
-many consecutive blocks are emulated, and their reads before the first barrier are compared:
-
-    wave.<buffer>.<n>    distinct sectors of a buffer that n consecutive blocks read, divided by those of one block
-
-for n = 2, 4, 8 and so on. Only one warp of each block is emulated. The ratio is assumed to be the same for the other
-warps and for the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange
-addresses first, all warps are emulated up to a later barrier.
+`wave` exists because a kernel may assign tiles to blocks in its own order, for example in bands of `GROUP_M` rows. One
+warp of each block is emulated. The ratio is assumed to be equal for other warps and for the rest of the block. If
+blocks read a buffer only after a barrier, all warps are emulated up to a later barrier.
 """
 
 import contextlib
@@ -46,10 +41,10 @@ from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.results import Array, EmulationError
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Sizes of L1 in KiB for which `reuse` metrics are computed."""
+"""Sizes of L1 in KiB for `reuse` metrics."""
 
 AGAIN_KIB = tuple(1 << power for power in range(3, 15))
-"""Sizes of one block's part of L2 in KiB for which `again` metrics are computed."""
+"""Sizes of a block's part of L2 in KiB for `again` metrics."""
 
 _SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
@@ -58,9 +53,7 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since the previous request of the same unit (sector or line).
-    The number is very large if there was no previous request.
-    """
+    """Return the number of requests since each unit (sector or line) was last requested, very large if never."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -69,8 +62,7 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return, for each request, the average number of distinct cache lines requested during the sector's reuse time.
-    The number is infinite if the sector was not requested before."""
+    """Return the average number of distinct cache lines in each sector's reuse time, infinite for a first request."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -81,13 +73,13 @@ def lines_between(sectors: Array) -> Array:
 
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `reuse.<KiB>` and `reuse.wait.<KiB>` of a block."""
+    """Yield `reuse.<KiB>` and `reuse.wait.<KiB>` of a block."""
     loads = trace.is_read
     if not loads.any():
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Use the first request of a sector in a step, because later warps of this step wait as long as the first warp.
+    # Later warps of a step wait as long as the first warp, so only use a sector's first request in a step.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -99,7 +91,6 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `again.<KiB>` of a block."""
     if not trace.is_read.any():
         return
     distance = lines_between(trace.sector)[trace.is_read]
@@ -110,8 +101,7 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `run.read` and `run.write` of a block, each also with the suffix `.<axis>` for each axis in
-    `neighbors`, which contains the requests of the next block along this axis."""
+    """Yield `run.read` and `run.write` of a block, and both with `.<axis>` for each axis in `neighbors`."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -122,9 +112,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return sorted numbers, each of which encodes a sector that a block reads (or writes) and the step of the
-    emulation in which the block first does so.
-    """
+    """Return sorted numbers that encode each sector a block reads (or writes) and the step of its first access."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -134,18 +122,18 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
 
-    In a row of blocks that all access sectors like `own`, each block starts this many runs. Accessing a run's
-    first or last sector also counts as continuing it.
+    In a row of blocks like `own`, each block starts this many runs. Accessing a run's first or last sector continues
+    it.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics `atomic.own` and `atomic.meet`, both for sectors and for aligned pieces of 512 bytes.
+    """Yield `atomic.own` and `atomic.meet`, for sectors and for aligned pieces of 512 bytes.
 
     Args:
-        addresses: for each block, the addresses of its atomic operations, one per lane.
+        addresses: addresses of each block's atomic operations, one per lane.
     """
     blocks = [block for block in addresses if len(block)]
     for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():
@@ -169,14 +157,15 @@ _SHARED = 0.5
 
 
 def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
-    """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`. The ratio is the number of distinct sectors that n
-    consecutive blocks read, divided by the number that one block reads.
+    """Yield (buffer, n, distinct sectors that n consecutive blocks read / those of one block) for n = 2, 4, ...
+    `count`.
 
     Args:
-        reads: For each buffer, one array per block that read it. An element is sector * `WINDOW` + number of the block.
+        reads: for each buffer, an array per block that read it: sector * `WINDOW` + number of the block.
+        count: maximum number of consecutive blocks.
     """
     for name, parts in reads.items():
-        # Sort the reads by sector, then by block. Reads of one sector by consecutive blocks are then adjacent.
+        # Sorted by sector and block, reads of one sector by consecutive blocks are adjacent.
         ordered = np.sort(np.concatenate(parts))
         size = 2
         while size <= count:
@@ -192,14 +181,14 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>` of a launch. The result is empty if the grid is small or has several axes,
-    or if neighboring blocks share few reads.
+    """Return the metrics `wave.<buffer>.<n>`. They are empty if the grid is small or has several axes, or if
+    neighboring blocks share few reads.
 
     Args:
-        budget: Maximum number of PTX instructions of a block.
-        next_is_new: For each buffer, the fraction of a block's reads that the next block does not repeat.
-        busy: Number of blocks that have work, counted from the start of the grid. None stands for all blocks.
-        wanted: Buffers that the metrics must cover.
+        budget: maximum number of PTX instructions of a block.
+        next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
+        busy: number of blocks that have work, from the start of the grid, or None for all.
+        wanted: buffers that the metrics must cover.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -210,7 +199,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Last barrier up to which blocks may be emulated.
+    # Last barrier up to which blocks may run.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None
@@ -226,15 +215,14 @@ def wave_metrics(
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
     """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
 
-    The result is None for launches with clusters. Blocks of a cluster wait for each other, which does not work with a
-    single warp per block.
+    Return None for launches with clusters, whose blocks wait for each other.
     """
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        # Ignore errors: most blocks exceed the budget, and some wait for warps that were not started.
+        # Ignore errors, because most blocks exceed the budget, and some wait for warps that were not started.
         with contextlib.suppress(EmulationError):
             emulation.run([block])
     reads: dict[str, list[Array]] = {}
@@ -245,9 +233,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block can be emulated twice with the same behavior, because its writes to global memory do not
-    change what it reads.
-    """
+    """Return whether a block's writes do not change what it reads, so that it can be emulated twice."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

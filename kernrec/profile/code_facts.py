@@ -1,7 +1,4 @@
-"""Extract from a kernel's PTX the properties that limit or determine how the kernel can be launched.
-
-These include the `__constant__` and `__device__` variables, which host code sets before a launch.
-"""
+"""Extract the properties of PTX that limit or determine how a kernel can be launched."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +17,7 @@ from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Probable element type of an array that PTX declares only as bytes, keyed by the array's alignment. For other
-alignments, f32 is assumed.
-"""
+"""Probable element type of an array that PTX declares as bytes, keyed by alignment. Others are f32."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +25,24 @@ class DeviceVariable:
     """`__constant__` or `__device__` variable of a module."""
 
     name: str
-    """Name of the variable in the source."""
+    """Name in the source."""
     symbol: str
-    """Symbol of the variable in the PTX."""
+    """Symbol in the PTX."""
     size: int
-    """Size in bytes."""
     dtype: str
-    """Data type of the elements, from the source. If there is no source, it is a guess."""
+    """Data type of the elements in the source, or a guess without a source."""
     typed: bool
-    """Whether `dtype` was read from the source."""
+    """Whether `dtype` is from the source."""
     unset: bool
     """Whether the kernel may read the variable although the code does not initialize it."""
 
     @property
     def elements(self) -> int:
-        """Return the number of elements of type `dtype`."""
         return max(self.size // ELEMENT_BYTES[self.dtype], 1)
 
     @property
     def example(self) -> str:
-        """Return an example of an argument that sets the variable."""
+        """Return an example argument that sets the variable."""
         return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
 
 
@@ -57,9 +50,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     """Return the variables in constant and global memory that a module declares.
 
     Args:
-        module: PTX module.
-        entry: Name of the kernel.
-        source: CUDA C++ of the module, which declares the types. The text is empty if there is only PTX.
+        source: CUDA C++ with the types, or an empty text.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
@@ -77,9 +68,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols of variables that a kernel may read. If the origin of an address is unknown, return all
-    symbols.
-    """
+    """Return the symbols of variables that a kernel may read: all symbols if the origin of an address is unknown."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -91,9 +80,7 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on the variables that the kernel reads as zero, because neither its code nor `stated` sets them.
-    Return an empty string if there are no such variables.
-    """
+    """Return a note on variables that the kernel reads as zero, because neither code nor `stated` sets them, or ""."""
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -106,10 +93,9 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments set, keyed by the position of the argument.
+    """Return the variables that arguments set, keyed by the argument's position.
 
-    An argument sets a variable if both have the same name and there are more arguments than the kernel's number of
-    `parameters`.
+    An argument with a variable's name sets it if there are more arguments than `parameters` of the kernel.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -120,9 +106,7 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return (constant, device): the contents of the `__constant__` and of the `__device__` variables that a spec sets,
-    each keyed by symbol.
-    """
+    """Return the contents of `__constant__` and of `__device__` variables that a spec sets, each keyed by symbol."""
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:
@@ -135,42 +119,34 @@ _AXES = "xyz"
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """Properties of a kernel's code that limit or determine how it can be launched."""
+    """Properties of a kernel's code that affect its launch."""
 
     parameters: tuple[tuple[str, int], ...]
-    """PTX type and size in bytes of each parameter."""
     reads_block: bool
-    """Whether the code reads the block size."""
     block_axes: int
-    """Number of axes, 1 to 3, along which the code reads the thread's position in its block."""
+    """Number of axes, 1 to 3, of the thread position that the code reads."""
     grid_axes: int
-    """Number of axes, 1 to 3, along which the code reads the block's position in the grid."""
+    """Number of axes, 1 to 3, of the block position that the code reads."""
     required_block: tuple[int, ...] | None
-    """Block size for which the code was compiled (`.reqntid`), or None if any size is possible."""
+    """Block size for which the code was compiled (`.reqntid`), or None for any."""
     most_threads: int | None
-    """Maximum number of threads per block (`.maxntid`), or None if the code does not state it."""
+    """Maximum number of threads per block (`.maxntid`), or None."""
     static_shared: bool
-    """Whether the code uses shared memory of a fixed size."""
     dynamic_shared: bool
     """Whether the code uses shared memory whose size the launch sets."""
     indexes: dict[str, Index]
-    """Buffers whose values are indices into other buffers, keyed by the parameter's name in the PTX."""
+    """Buffers of indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
-    """Names of the parameters in the PTX."""
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Constant by which the code multiplies the block's position along each axis, or 0 if there is none.
-
-    It is the extent of the tile that a block computes.
-    """
+    """Constant by which the code multiplies the block's position along each axis, the extent of its tile, or 0."""
     variables: tuple[DeviceVariable, ...] = ()
-    """`__constant__` and `__device__` variables of the module."""
 
 
 def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
-    """Return the launch properties of the kernel `entry` of a module.
+    """Return the launch properties of a module's kernel.
 
     Args:
-        source: CUDA C++ of the module. The text is empty if there is only PTX.
+        source: CUDA C++ of the module, or an empty text.
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
@@ -198,7 +174,7 @@ def _variables(module: Module, function: Function) -> list[Variable]:
 
 
 def _tiles(function: Function) -> tuple[int, int, int]:
-    axes: dict[str, int] = {}  # Axis of each register that holds the block's position along it
+    axes: dict[str, int] = {}  # Axis of the block's position that each register holds.
     tiles = [0, 0, 0]
     for ins in function.instructions:
         operands = ins.operands

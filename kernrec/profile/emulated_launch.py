@@ -1,8 +1,4 @@
-"""Convert bound launches to the emulator's form, and run all launches of a config on the CPU.
-
-Triton's launcher passes more to a kernel than the function's arguments: tensor maps and scratch memory. This module
-adds them.
-"""
+"""Convert bound launches to the emulator's form, and run all launches of a config on the CPU."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,11 +19,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element types that the emulator uses to copy elements through a tensor map, keyed by data type. If a data type is
-missing, the emulator uses the same name.
-"""
+"""Element types with which the emulator copies elements through a tensor map, where they differ from the data type."""
 _ODD = 0x5B
-"""Value with which integer workspaces are filled before a launch. It is arbitrary."""
+"""Arbitrary initial value of integer workspaces."""
 
 
 def emulate_config(
@@ -42,26 +36,25 @@ def emulate_config(
     check_races: bool = False,
     budget: int = 20_000_000,
 ) -> list[tuple[BoundLaunch, Counts]]:
-    """Run all launches of a config on a problem. The launches write their outputs to `tensors`.
+    """Run all launches of a config on a problem. They write their outputs to `tensors`.
 
     Args:
         sm: compute capability for which the config was compiled, such as 86.
         module: PTX of the config.
-        tensors: inputs and outputs, keyed by name, in their memory format (bf16 as 16-bit integers).
-        count: whether to count events.
+        tensors: inputs and outputs by name, in their memory format (bf16 as 16-bit integers).
         check_races: whether a data race in shared memory is an error.
-        budget: maximum number of PTX instructions that a batch of blocks may execute.
+        budget: maximum number of PTX instructions of a batch of blocks.
 
     Returns:
         Each launch with its event counts.
 
     Raises:
-        EmulationError: an access out of bounds, a race, a deadlock, or an unsupported instruction.
+        EmulationError: access out of bounds, race, deadlock, or unsupported instruction.
     """
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # Fill the workspace with arbitrary values, because a kernel must not depend on its initial content.
+        # A kernel must not depend on the initial content of a workspace.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -77,7 +70,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a bound launch to the emulator's form. `entry` is the (mangled) name of the kernel in the PTX."""
+    """Convert a bound launch to the emulator's form. `entry` is the kernel's (mangled) name in the PTX."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -96,7 +89,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the emulator's texture or surface for a tensor. Raises `UsageError` if the tensor is unsuitable."""
+    """Return the emulator's texture or surface for a tensor. Raise `UsageError` if the tensor is unsuitable."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
@@ -122,9 +115,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """If a launch's arguments do not fit the parameters of the PTX kernel `name`, return a description of the
-    difference; otherwise return None.
-    """
+    """Describe how a launch's arguments do not fit the parameters of the PTX kernel `name`, or return None."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -139,14 +130,14 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Add scratch memory and tensor maps for descriptors to a launch. If it needs neither, return it unchanged.
+    """Add scratch memory, and tensor maps for descriptors, to a launch if Triton's launcher passes them.
 
     Args:
-        launch: Launch with the function's own arguments. A descriptor is represented by the name of its tensor.
-        ptx: PTX with the comment that describes what the launcher passes (`kernrec.compile.triton_launcher`).
+        launch: launch with the function's own arguments. The name of its tensor stands for a descriptor.
+        ptx: PTX with the comment of `kernrec.compile.triton_launcher`.
 
     Raises:
-        KernrecError: The launch has other descriptors than the compiled code.
+        KernrecError: the launch has other descriptors than the compiled code.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
@@ -164,9 +155,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return the arguments that Triton passes for a tensor descriptor with a tensor map: the map, then shape and
-    strides.
-    """
+    """Return what Triton passes for a tensor descriptor with a tensor map: the map, then shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -178,9 +167,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the arguments that Triton passes for a tensor descriptor without a tensor map: the pointer, then shape and
-    strides twice.
-    """
+    """Return Triton's arguments for a descriptor without a tensor map: pointer, shape, strides, shape, strides."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -1,9 +1,7 @@
-"""Cache emulation results of users' kernels on disk, so that no launch runs twice.
+"""Cache emulation results of users' kernels on disk, errors included, so that no launch runs twice.
 
-The cache key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem,
-the code, the launch, the instruction budget of a block, and the emulator's sources. If instructions are counted in
-machine code, the key also contains the architecture. If they are counted in PTX, it does not, so profiles for another
-GPU need no further emulation. Errors are cached, too.
+The key contains everything that affects the counts: kernel, tensor files, problem, code, launch, instruction budget and
+the emulator's sources. It contains the architecture only if instructions are counted in machine code.
 """
 
 import json
@@ -31,22 +29,22 @@ _MACHINE_CODE = ("block_mix", "disassemble")
 """Modules of `kernrec.compile` that affect the counts."""
 
 Emulated = list[LaunchProfile] | str
-"""Result of emulating a config: the profiles of its launches, or the emulator's error message."""
+"""Profiles of a config's launches, or the emulator's error message."""
 
 
 class EmulationCache:
-    """Cached emulation results of one kernel on one problem, keyed by code and arguments."""
+    """Cached emulation results of a kernel on one problem."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the cached result of a config's launches, or None if it is not cached.
+        """Return the cached result of a config's launches, or None.
 
         Args:
-            launch: Cache key of the launches, which includes the hash of the PTX.
-            compiled: The PTX, assembled for the architecture of the profiles.
+            launch: cache key of the launches, including the hash of the PTX.
+            compiled: PTX assembled for the profiles' architecture.
         """
         try:
             document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
@@ -57,7 +55,7 @@ class EmulationCache:
             return None
 
     def put(self, launch: Sequence[str], result: Emulated) -> None:
-        """Cache the result of a config's launches under the key `launch`. If the folder is not writable, do nothing."""
+        """Cache the result of a config's launches if the folder is writable."""
         document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Create the compilation job of a kernel's config. Configs with identical code have equal jobs."""
+"""Create the compilation job of a config. Configs with identical code have equal jobs."""
 
 import re
 from functools import lru_cache
@@ -16,12 +16,12 @@ from kernrec.op import Problem
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 CodeKey = tuple[tuple[str, str | int], ...]
-"""Key that identifies the code of a config among all configs of a kernel. Equal keys mean identical code."""
+"""Key of a config's code. Equal keys of a kernel's configs mean identical code."""
 
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """Return the macros for tunables, layouts and data types that the kernel's source does not use."""
+    """Return the macros of tunables, layouts and data types that the source does not use."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
@@ -32,9 +32,7 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """Return the key of the code that a job compiles. It consists of the macros and, for a Triton function, the types
-    of its arguments.
-    """
+    """Return the key of a job's code: its macros and, for a Triton function, its argument types."""
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 
@@ -45,10 +43,8 @@ def compile_job_for(
     """Return the compilation job of a config. Configs that differ only in unused macros have equal jobs.
 
     Args:
-        config: The config.
-        problem: Problem, which determines the data type and the layout.
-        sm: Compute capability.
-        folder: Folder from which a Triton source imports other files.
+        problem: problem with the data type and layout.
+        folder: folder from which a Triton source imports files.
     """
     unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
@@ -64,14 +60,13 @@ def compile_job_for(
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
     """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver.
 
-    For a Triton function, this is all shared memory of the compiled code, because Triton determines the size. For other
-    kernels, it is `bound.shared_bytes`.
+    Triton determines its size itself, so a Triton function requests all shared memory of the compiled code.
     """
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """Return Triton's type of each parameter, such as `*fp16` or `i32`. The suffix `:16` marks multiples of 16."""
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with the suffix `:16` for multiples of 16."""
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

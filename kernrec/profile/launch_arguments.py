@@ -1,7 +1,6 @@
 """Parse short descriptions of the arguments of a launch.
 
-The descriptions are in the order of the kernel's parameters. If there are more descriptions than parameters, the others
-set `__constant__` and `__device__` variables by name:
+They are in the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros. `nan:` fills it with NaNs, to show elements that a kernel does not write, and
@@ -38,10 +37,10 @@ from kernrec.ptx.state.descriptors import ADDRESSES, ELEMENT_TYPES, FILTERS
 from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
-"""NumPy type of each element type that a buffer can have, keyed by the type's name."""
+"""NumPy type of each element type of a buffer."""
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
 _LONGEST = 1 << 16
-"""Maximum number of characters of a description. It is half of what Linux can pass to a program in one argument."""
+"""Maximum number of characters of a description, half of what Linux passes in one argument."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*\[[0-9]{1,18}\]|@.+)")
 _INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
 _BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
@@ -55,37 +54,35 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """Description of a buffer: generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or a file (`a=@values.npy`)."""
+    """Buffer: `a=f32[4096]`, `a=zeros:f32[4096]` or `a=@values.npy`."""
 
     name: str
     path: Path | None = None
-    """NumPy file with the content. If it is None, the other fields describe the content."""
+    """NumPy file with the content. None: other fields describe it."""
     fill: str | None = None
-    """How the buffer is filled: `zeros`, `nan` or `unwritten`. None stands for random values."""
+    """`zeros`, `nan` or `unwritten`. None stands for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    """Extents of the buffer, slowest first."""
+    """Extents, slowest first."""
     value: float | int | None = None
-    """Value of each element. If it is None, `fill` determines the values."""
+    """Value of every element. None: `fill` determines the values."""
 
     @property
     def elements(self) -> int:
-        """Return the number of elements of the buffer."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class ScalarDescription:
-    """Description of a number that is passed by value: `i32:4096`."""
+    """Number passed by value: `i32:4096`."""
 
     dtype: str
     value: float | int
-    """The number, an int for integer types."""
 
 
 @dataclass(frozen=True)
 class ImageDescription:
-    """Description of a texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
+    """Texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
 
     content: BufferDescription
     layout: ImageLayout
@@ -93,32 +90,32 @@ class ImageDescription:
 
 @dataclass(frozen=True)
 class MapDescription:
-    """Description of a tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
+    """Tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
 
     content: BufferDescription
     box: tuple[int, ...]
-    """Number of elements along each axis that one copy moves, slowest axis first."""
+    """Elements along each axis that one copy moves, slowest axis first."""
     swizzle: int = 0
-    """Width in bytes of the swizzle of shared memory. 0 means no swizzle."""
+    """Width in bytes of the swizzle of shared memory, or 0."""
     steps: tuple[int, ...] = ()
-    """Element stride along each axis. An empty tuple stands for 1 along all axes."""
+    """Element stride along each axis. Empty: 1 along all axes."""
     fill_nan: bool = False
-    """Whether elements outside of the tensor are read as NaN instead of zero."""
+    """Whether elements outside the tensor are read as NaN instead of zero."""
 
 
 @dataclass(frozen=True)
 class PlaceDescription:
-    """Description of a pointer into a buffer: `p=x+1024`."""
+    """Pointer into a buffer: `p=x+1024`."""
 
     name: str
     buffer: str
     elements: int
-    """Offset of the pointer from the start of the buffer, in elements."""
+    """Offset in elements."""
 
 
 @dataclass(frozen=True)
 class BytesDescription:
-    """Description of a structure that is passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
+    """Structure passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
 
     raw: bytes
 
@@ -129,10 +126,8 @@ Description = (
 
 
 def read_description(text: str) -> Description:
-    """Parse the description of an argument, without checking whether its types exist.
-
-    Raises:
-        UsageError: The text is not a description, or a value is not a number.
+    """Parse the description of an argument, without checking whether its types exist. Raise `UsageError` if the text is
+    not a description, or a value is not a number.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
@@ -162,9 +157,7 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure, given its fields as a text such as `f32:1,i32:2`. Raises `UsageError` if the
-    text has another form.
-    """
+    """Return the bytes of a C structure such as `f32:1,i32:2`. Raise `UsageError` for text of another form."""
     raw, pointers = read_structure(fields)
     if pointers:
         raise _invalid_field(pointers[0][1])
@@ -174,7 +167,7 @@ def structure(fields: str) -> bytes:
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
     """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`.
 
-    Each pointer is a pair (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
+    Each pointer is (offset in bytes, buffer such as `f32[16]`), and its bytes are zero.
     """
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):
@@ -239,9 +232,7 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse `content`, the part of the description `text` that describes a buffer. `view` is an example of a texture or
-    tensor map for error messages.
-    """
+    """Parse `content`, the buffer in the description `text`. `view` is an example of a texture or map for messages."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -256,25 +247,24 @@ def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a launch, with the contents of their buffers."""
+    """Arguments of a launch with the contents of their buffers."""
 
     order: list[Any]
-    """Names of buffers and scalar values, in the order of the kernel's parameters."""
+    """Names of buffers, and scalar values, in the order of the kernel's parameters."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
-    """Textures and surfaces among the arguments, keyed by name."""
+    """Textures and surfaces by name."""
     unwritten: set[str] = field(default_factory=set)
-    """Names of the buffers that nothing has written before the launch."""
+    """Buffers that nothing has written before the launch."""
     drawn: set[str] = field(default_factory=set)
-    """Names of the buffers that are filled with random integers."""
+    """Buffers of random integers."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Create the arguments of a launch from their descriptions.
+    """Create the arguments of a launch.
 
     Args:
         descriptions: descriptions in the order of the parameters.
-        seed: seed of the random values.
 
     Raises:
         UsageError: a description cannot be read, or a file cannot be loaded.
@@ -320,7 +310,6 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
 
 def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dtype: str) -> TensorMap:
-    """Create the tensor map of a buffer with this shape, slowest extent first."""
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
     lengths = {len(shape), len(described.box), len(described.steps or described.box)}
     if len(lengths) > 1:
@@ -343,7 +332,7 @@ def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """Return (content, extents, element type) of the buffer that a description defines."""
+    """Return (content, extents, element type) of a described buffer."""
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"

@@ -1,15 +1,11 @@
 """Fit the static profile of a launch to the event counts of a few small emulated launches.
 
-This module does not import the emulator, so importing it is fast.
-
-A kernel reads its dimensions at run time. The code of a block is therefore the same for all problem sizes, and only the
-number of blocks and the trip counts of the loops differ:
+A kernel reads its dimensions at run time, so only the number of blocks and the trip counts of loops change:
 
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
-Emulating a few small problems of full tiles (probes) determines the coefficients exactly. There is one more probe than
-there are unknown coefficients, to check that the equation holds. A partial tile at the edge of a problem counts as a
-full tile, because its block takes as long.
+A few small problems of full tiles (probes) determine the coefficients exactly. One further probe checks the equation. A
+partial tile counts as a full tile, because its block takes as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,40 +22,39 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS_VERSION = 2
-"""Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
-`analyze` profiles stored configs again."""
+"""Version of the event counts of sampled kernels. Increase it when the emulator's counts change, so that `analyze`
+profiles stored configs again."""
 VERSION = "version"
-"""Name of the metric that states the `COUNTS_VERSION` of a sampled launch."""
+"""Metric with the `COUNTS_VERSION` of a sampled launch."""
 
 Terms = Mapping[str, int]
-"""Number of times that each part of a launch is executed, keyed by part. `block` stands for the number of thread
-blocks. Each other key is a loop, and its value is the number of executions of the loop's body, summed over all blocks.
-"""
+"""Executions of each part of a launch. `block` stands for the number of thread blocks. Each other key is a loop, whose
+executions are summed over all blocks."""
 
 
 class ProfileError(KernrecError):
-    """The event counts of a launch are not a linear function of the number of blocks and the declared trips."""
+    """Error for event counts that are not a linear function of the number of blocks and the declared trips."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Event counts of one launch, as a linear function of its number of blocks and its trips."""
+    """Event counts of a launch as a linear function of its number of blocks and trips."""
 
     metrics: tuple[str, ...]
-    """Names of the counters, which `kernrec.ptx.execution.emulator` explains."""
+    """Names of the counters of `kernrec.ptx.execution.emulator`."""
     terms: tuple[str, ...]
-    """Names of the terms: `block`, then the loops."""
+    """`block`, then the loops."""
     coefficients: np.ndarray
-    """Number of events per block and per trip; float64 (metrics, terms)."""
+    """Events per block and per trip; float64 (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the event counts of a whole launch, given its number of blocks and trips."""
+        """Return the event counts of a whole launch with these numbers of blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether probes with these terms determine the coefficient of each term."""
+    """Return whether probes with these terms determine all coefficients."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 
@@ -72,11 +67,10 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
 
     Args:
         terms: number of blocks and trips of each probe.
-        counts: event counts of each probe. A missing metric counts as zero.
+        counts: event counts of each probe. Missing metrics count as zero.
 
     Raises:
-        ProfileError: no linear function explains the counts of a metric, or the probes do not determine the
-            coefficients. The message names the metric.
+        ProfileError: no linear function explains a metric, or the probes do not determine the coefficients.
     """
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
@@ -88,7 +82,7 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
             " independently"
         )
     solution = np.linalg.lstsq(design, counted, rcond=None)[0]
-    # Coefficients are integers or, if warps share a loop unevenly, fractions. So round them to multiples of 1/64.
+    # Coefficients are integers, or fractions if warps share a loop unevenly, so round them to multiples of 1/64.
     rounded = np.round(solution * 64) / 64 + 0.0  # Adding 0.0 turns -0.0 into 0.0.
     residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:
@@ -102,22 +96,21 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """Static profile of one launch of a compiled variant or of one config, on one architecture."""
+    """Static profile of a launch, for one compiled variant or config on one architecture."""
 
     launch: int
-    """Index of the launch in `Kernel.launches`."""
+    """Index in `Kernel.launches`."""
     entry: str
-    """Name of the launched kernel in its source."""
     resources: Resources
     profile: Profile
-    """Event counts as a function of the number of blocks and trips."""
     ptx_hash: str
     compiler: str
-    """Name and version of the compiler, as in `Compiled.compiler`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row that stores this profile. `variant` contains the tunables' values of the variant with
-        the key `variant_key`.
+        """Return the database row of this profile.
+
+        Args:
+            variant: values of the variant's tunables.
         """
         resources = self.resources
         return ProfileRow(
@@ -141,11 +134,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the PTX name, which may be mangled, of the kernel that is called `name` in the source.
-
-    Raises:
-        KernrecError: the PTX has no such kernel, or several.
-    """
+    """Return the (mangled) PTX name of a kernel in the source. Raise `KernrecError` unless there is exactly one."""
     if name in functions:
         return name
     mangled = [function for function in functions if function.startswith("_Z") and f"{len(name)}{name}" in function]
@@ -162,23 +151,22 @@ BLOCK_BUDGET = 20_000_000
 
 @dataclass(frozen=True)
 class ProfileTarget:
-    """Problem and architecture for which to profile a user's kernel."""
+    """Problem and architecture for profiling a user's kernel."""
 
     problem: Problem
     sm: int
-    """Compute capability for which the kernel is compiled."""
     folder: Path | None = None
-    """Folder that contains the spec's `.npy` files."""
+    """Folder of the spec's `.npy` files."""
     budget: int = BLOCK_BUDGET
-    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
+    """Maximum number of PTX instructions of a block."""
 
 
 @dataclass(frozen=True)
 class ProfileFailure:
-    """A config that cannot be profiled, with the reason."""
+    """Config that cannot be profiled."""
 
     config: Config
     message: str
     """Reason in one line."""
     stopped: bool = False
-    """Whether the compiler exceeded its time or memory limit. If so, other configs of the source may do so too."""
+    """Whether the compiler exceeded its time or memory limit, as it may for other configs of the source."""

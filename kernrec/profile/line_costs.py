@@ -1,4 +1,4 @@
-"""Compute the instructions and memory accesses of each source line of a kernel, by emulating a few of its blocks."""
+"""Compute the instructions and memory accesses of each source line of a kernel, by emulating a few blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,46 +11,46 @@ from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.program import Instruction, Place
 
 SAMPLED_BLOCKS = 8
-"""Number of blocks to emulate, from the middle of the grid."""
+"""Number of emulated blocks, from the middle of the grid."""
 _BUDGET = 2_000_000
 _SPACES = ("global", "shared", "local")
 
 
 @dataclass
 class Access:
-    """Accesses of one source line to one memory space."""
+    """Accesses of a source line to one memory space."""
 
     space: str
-    """Memory space: `global`, `shared` or `local`."""
+    """`global`, `shared` or `local`."""
     what: str
-    """Kind of access: `read`, `write` or `atomic`."""
+    """`read`, `write` or `atomic`."""
     requests: int = 0
     lanes: int = 0
     bytes: int = 0
     moved: int = 0
-    """Number of sectors that the accesses moved or, for shared memory, number of wavefronts."""
+    """Sectors that the accesses moved, or wavefronts of shared memory."""
     ideal: int = 0
-    """Number of wavefronts that the accesses to shared memory would need without bank conflicts."""
+    """Wavefronts of shared memory without bank conflicts."""
     widest: int = 0
-    """Size in bytes of the widest access by one thread."""
+    """Bytes of the widest access by one thread."""
     count: int = 0
-    """Number of PTX instructions of the line that access this memory space."""
+    """PTX instructions of the line that access this memory space."""
 
 
 @dataclass
 class LineCost:
-    """Costs of one source line, summed over the emulated blocks."""
+    """Costs of a source line, summed over the emulated blocks."""
 
     place: Place
     issue: dict[str, float] = field(default_factory=dict)
-    """Number of machine instructions that warps issued, keyed by instruction class."""
+    """Machine instructions that warps issued, by class."""
     active: float = 0.0
-    """Number of machine instructions that warps issued, each weighted by the fraction of active lanes."""
+    """Machine instructions, each weighted by the fraction of active lanes."""
     accesses: dict[tuple[str, str], Access] = field(default_factory=dict)
     division: float = 0.0
-    """Number of machine instructions that warps issued for integer divisions and remainders."""
+    """Machine instructions for integer divisions and remainders."""
     f64: float = 0.0
-    """Number of machine instructions that warps issued for 64-bit floating-point numbers."""
+    """Machine instructions for 64-bit floating-point numbers."""
 
     @property
     def issued(self) -> float:
@@ -59,13 +59,11 @@ class LineCost:
 
 
 def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
-    """Emulate a few blocks, and return the costs of the kernel's source lines. The line with the most instructions
-    comes first.
+    """Emulate a few blocks, and return the costs of source lines, the line with the most instructions first.
 
     Args:
-        module: Module that was compiled with line information.
-        launch: The launch. The emulated blocks change its buffers.
-        place_of: Function that returns the source line of a PTX line, with line number 0 if there is none.
+        launch: launch, whose buffers the emulated blocks change.
+        place_of: function that maps a PTX line to its source line, with line number 0 if there is none.
     """
     total = prod(launch.grid)
     start = max(0, total // 2 - SAMPLED_BLOCKS // 2)
@@ -97,7 +95,7 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                # Local memory is interleaved by lane, so a warp's access moves only full sectors.
+                # Local memory is interleaved by lane, so accesses of warps move only full sectors.
                 access.moved += counts.bytes // 32 if space == "local" else counts.moved
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)

@@ -1,11 +1,8 @@
 """Compute the static profiles of library kernels: compile each variant, emulate its probes and fit the event counts.
 
-A variant is the source with one value for each compile-time tunable, one data type and one layout. Configs that differ
-only in launch-time tunables share a variant, and therefore a profile. A probe is a small problem on which a launch is
-emulated.
-
-`profile_variants` compiles variants for each architecture, because the number of registers differs. It emulates each
-distinct PTX only once. It skips profiles that are already stored, so an interrupted run can be continued.
+A variant has one value for each compile-time tunable, one data type and one layout. Configs that differ only in
+launch-time tunables share it. Variants are compiled for each architecture, because registers differ, but each distinct
+PTX is emulated once. Stored profiles are skipped, so an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,17 +31,15 @@ ProbeCounts = dict[tuple[object, ...], dict[str, int]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled variant of a kernel, and configs that use it."""
+    """Compiled variant of a kernel, with configs that use it."""
 
     key: str
-    """Key of the variant, from `Kernel.variant_key`."""
     dtype: str
     layout: str
     fixed: Mapping[str, int | str]
-    """Values of the compile-time tunables, of `dtype` and of `layout`."""
+    """Values of compile-time tunables, `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs that use the variant, keyed by architecture. They differ only in launch-time tunables. Together, they
-    include every launch that any config of the variant has."""
+    """Configs by architecture. Together, they have every launch that any config of the variant has."""
 
 
 def profile_variant(
@@ -59,17 +54,11 @@ def profile_variant(
     """Return the profiles of every launch of a compiled variant.
 
     Args:
-        configs: configs of a `Space` that share the variant. Each launch is probed with the first config that has this
-            launch.
-        dtype: data type of the variant.
-        layout: layout of the variant.
-        sm: compute capability for which the variant was compiled.
-        compiled: compiled code of the variant.
-        counts: counts of launches that were already emulated. The function adds the counts of the launches that it
-            emulates.
+        configs: configs of a `Space` that share the variant. A launch is probed with the first config that has it.
+        counts: counts of emulated launches, to which new counts are added.
 
     Raises:
-        KernrecError: a probe cannot run, or the profile cannot be fitted; the message names kernel, config and launch.
+        KernrecError: a probe cannot run, or the profile cannot be fitted.
     """
     emulator = _ProbeEmulator(compiled, {} if counts is None else counts)
     profiles = []
@@ -80,7 +69,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # Skip the launch, because no config of this variant has it.
+            continue  # No config of this variant has this launch.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles
@@ -89,15 +78,14 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Profile every launch of several variants whose preprocessed source is the same. Return, for each variant, a list
-    of (architecture, profile).
-
-    Launches with the same PTX and arguments are emulated only once. This function does not use the database, so worker
-    processes can call it.
+    """Profile variants with the same preprocessed source, and emulate equal launches of equal PTX once.
 
     Args:
-        variants: variants that share the preprocessed source.
-        compiled: compiled code of the source, keyed by architecture.
+        variants: variants with the same preprocessed source.
+        compiled: compiled code by architecture.
+
+    Returns:
+        A list of (architecture, profile) for each variant.
     """
     counts: ProbeCounts = {}
     return [
@@ -113,7 +101,7 @@ def profile_architectures(
 
 
 class _ProbeEmulator:
-    """Emulator that runs each distinct launch of compiled code once, and parses the PTX at the first launch."""
+    """Emulator that runs each distinct launch once, and parses the PTX at the first launch."""
 
     def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
         self._compiled = compiled
@@ -122,7 +110,7 @@ class _ProbeEmulator:
         self._module: Module | None = None
 
     def counts(self, probe: Probe) -> dict[str, int]:
-        """Return the event counts of a probe. Emulate it with buffers of zeros, unless its counts are already known."""
+        """Return the event counts of a probe, emulated with buffers of zeros unless they are known."""
         launch, sizes = probe
         key = (
             *(self._hash, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments),
@@ -138,9 +126,7 @@ class _ProbeEmulator:
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Profile | None:
-    """Emulate one more probe than the profile has unknown coefficients, and fit the profile. Return None if there are
-    no probes.
-    """
+    """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     for probe in probes:
@@ -152,25 +138,24 @@ def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Pr
     return fit_profile(terms, counts) if terms else None
 
 
-_Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of each variant
-# Maximum number of compiled variants per process that wait to be emulated, to limit memory.
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of each variant.
+# Limit memory: maximum number of compiled variants per process that wait for emulation.
 _MOST_WAITING = 4
 
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """A variant that could not be profiled on one architecture, with the reason."""
+    """Variant that could not be profiled on one architecture."""
 
     kernel: str
-    """Name of the kernel."""
     fixed: Mapping[str, int | str]
-    """Values of the compile-time tunables, of `dtype` and of `layout`, as in `Variant.fixed`."""
+    """Values of compile-time tunables, `dtype` and `layout`."""
     sm: int
     message: str
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
-    """Return every variant of a kernel for all data types and layouts, with the architectures that can run it."""
+    """Return all variants of a kernel with the architectures that can run them."""
     variants: list[Variant] = []
     configs_of: dict[str, dict[int, Sequence[Config]]] = {}
     for layout in kernel.layouts:
@@ -200,14 +185,13 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the database rows of each variant's profiles, or failures, as they become available.
+    """Yield the database rows of each variant's profiles, or failures, in order of completion.
 
-    If a variant cannot be profiled, only this variant and variants with the same code fail.
+    A failure only affects variants with the same code.
 
     Args:
-        stored: (variant key, architecture) pairs whose profiles are already stored.
-        processors: Processors for compiling and emulating, or a number of processes on this machine.
-        timeout_s: Time limit of one compilation in seconds.
+        stored: (variant key, architecture) of profiles that are already stored.
+        processors: processors, or a number of processes on this machine.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
@@ -256,7 +240,6 @@ def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
 def _collect(
     kernel: Kernel, waiting: dict[Future[_Profiles], list[Variant]]
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Wait until at least one task has finished, and yield the results of all finished tasks."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         group = waiting.pop(future)
         try:

@@ -1,9 +1,7 @@
 """Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Equivalent configs are processed only once: configs that differ only in unused macros have the same code, and configs
-with the same code, launch and arguments are emulated once. Each profile is yielded as soon as it is known, so an
-interrupted run can be continued. Results and errors of the compiler and the emulator are cached. If instructions are
-counted in PTX instead of machine code, another architecture with the same PTX needs no further emulation.
+Equivalent configs share their work: those that differ only in unused macros are compiled once, and those with the same
+code, launch and arguments are emulated once. Profiles are yielded at once, so an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -29,25 +27,21 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory.
+_MOST_WAITING = 4  # Limit memory: maximum number of waiting tasks per process.
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""Result of profiling: (equivalent configs, database rows of their profiles), or the failure of a config that cannot be
-profiled.
-"""
+"""(Equivalent configs, database rows of their profiles), or a failure."""
 
 
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield the profiles of configs as they become available. A failure affects only equivalent configs.
+    """Yield profiles of configs in order of completion.
 
     Args:
-        kernel: Kernel that is profiled by emulating a sample of its blocks.
-        configs: Configs to profile.
-        target: Problem and architecture.
-        processors: Processors for compiling and emulating, or a number of processes on this machine.
+        kernel: kernel that is profiled by emulating a sample of its blocks.
+        processors: processors, or a number of processes on this machine.
 
     Yields:
         Equivalent configs with the database rows of their profiles, or a failure.
@@ -75,7 +69,7 @@ def profile_configs(
 
 
 class _EmulationTasks:
-    """Tasks that emulate configs. Configs with the same code, launch and arguments share a task."""
+    """Tasks that emulate configs. Configs with equal code, launch and arguments share a task."""
 
     def __init__(self, kernel: Kernel, target: ProfileTarget, processors: Processors) -> None:
         self._kernel = kernel
@@ -84,7 +78,7 @@ class _EmulationTasks:
         self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-        # Configs of each running task, keyed by code and launches.
+        # Configs of each running task.
         self._configs: dict[tuple[str, ...], list[Config]] = {}
         self._done: dict[tuple[str, ...], Emulated] = {}
 
@@ -92,9 +86,7 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config, or add the config to the running task of an equivalent config. If the result is
-        already known, yield it instead.
-        """
+        """Start a task for a config, or join the task of an equivalent config. Yield the result if it is known."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -120,7 +112,6 @@ class _EmulationTasks:
             self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
-        """Wait until at least one task has finished, and yield the results of all finished tasks."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
             result: Emulated
@@ -158,10 +149,9 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs that have the same source, and yield each job with its result.
+    """Compile jobs of one source, and yield (job, result).
 
-    If a source is PTX, it is assembled. Kernels of a source that are not in `entries` are removed, unless this causes a
-    compile error.
+    PTX is assembled. Kernels outside `entries` are removed, unless that causes a compile error.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
@@ -191,12 +181,12 @@ def _sample(
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
 ) -> list[LaunchProfile]:
-    """Return the profiles of a config. Worker processes run this function.
+    """Return the profiles of a config in a worker process.
 
-    A problem cannot be pickled, so its data type, layout and dimensions are passed instead. `plain` contains the fields
-    `sm`, `folder` and `budget` of the `ProfileTarget`.
+    A problem cannot be pickled, so its data type, layout and dimensions are passed instead. `plain` contains `sm`,
+    `folder` and `budget` of the `ProfileTarget`.
     """
-    # Import this module late, because it imports the emulator, which only worker processes need.
+    # Import late, because only worker processes need the emulator.
     from kernrec.profile.sample_profile import profile_by_sampling
 
     collect_rarely()
@@ -209,9 +199,7 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the tensors of the target's problem. They are created once per process, so a config may read outputs that
-    an earlier config has written.
-    """
+    """Return the tensors of the target's problem, which all configs of one process share."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

@@ -1,9 +1,8 @@
 """Create a launch of a kernel in a CUDA or PTX file, or a `Kernel` with several block shapes from PTX.
 
-The code of PTX is fixed, so a `Kernel` made from PTX can only vary the shape of the block. The code also fixes the
-block shape if it declares a block size, if it never reads the block size, or if it uses shared memory, whose layout
-probably depends on the block size. Otherwise, kernrec also tries other block shapes that cover the same threads. It
-assumes that other shapes give the same result, and tells the user so in a note.
+PTX is fixed, so a `Kernel` from PTX can only vary the shape of the block. The shape is fixed, too, if the code declares
+a block size, never reads it, or uses shared memory, whose layout probably depends on it. Other shapes are assumed to
+give the same result, which a note states.
 """
 
 import math
@@ -54,20 +53,18 @@ LARGEST_SOURCE = 16 << 20
 """Maximum size of a CUDA or PTX file in bytes."""
 _COMPILE_LIMIT_S = 120.0
 LINE_INFO = "--generate-line-info"
-"""Option of NVRTC and nvcc that adds the lines of the source to the PTX."""
+"""Option of NVRTC and nvcc for source lines in the PTX."""
 
 
 @dataclass(frozen=True)
 class FileLaunch:
-    """Launch of a kernel in a CUDA or PTX file."""
-
     ptx: str
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Registers and memory of each kernel, keyed by name. Empty for a PTX file."""
+    """Registers and memory of each kernel, or empty for a PTX file."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that no argument sets. It is empty if there are none."""
+    """Note on `__constant__` and `__device__` variables that no argument sets, or an empty string."""
 
 
 def file_launch(
@@ -85,19 +82,16 @@ def file_launch(
     """Return a launch of a kernel. A CUDA file is compiled with line information.
 
     Args:
-        path: A `.cu` or `.ptx` file.
-        arguments: Result of `read_arguments`.
-        grid: Number of thread blocks along x, y and z: one to three extents.
-        block: Number of threads per block along x, y and z: one to three extents.
-        entry: Name of the kernel. It may be None if the file has only one kernel.
-        sm: Compute capability for which a CUDA file is compiled.
-        flags: Macros, options and folders with headers for compiling a CUDA file.
-        shared_bytes: Dynamic shared memory per block in bytes.
-        cluster: Number of thread blocks per cluster along x, y and z: one to three extents. If it is empty, the size
-            that is compiled into the kernel is used, or 1.
+        grid: thread blocks along x, y and z; one to three extents.
+        block: threads per block along x, y and z; one to three extents.
+        entry: name of the kernel, or None if the file has only one.
+        sm: compute capability for a CUDA file.
+        flags: macros, options and header folders for a CUDA file.
+        shared_bytes: dynamic shared memory in bytes per block.
+        cluster: thread blocks per cluster; one to three extents. Empty: the compiled size, or 1.
 
     Raises:
-        KernrecError: The compiler fails, or the arguments do not fit.
+        KernrecError: the compiler fails, or the arguments do not fit.
     """
     if shared_bytes < 0:
         raise UsageError(f"shared memory is {shared_bytes} bytes; expected 0 or more")
@@ -113,7 +107,7 @@ def file_launch(
         compiled = _compiled(CompileJob(text, sm, flags.defines, path.name, (LINE_INFO, *flags.options)))
         ptx, resources = compiled.ptx, compiled.resources
     module = parse(ptx)
-    # Skip textures that the code declares as variables, because they are not passed as parameters.
+    # Textures that the code declares as variables are not parameters.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
@@ -148,13 +142,11 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Change buffers of random integers that the kernel uses as indices into other buffers, so that they cover all
-    valid indices.
+    """Make buffers of random indices cover all valid indices of the buffers into which they point.
 
     Args:
-        function: The kernel.
-        passed: Number or name of the buffer that is passed for each parameter.
-        arguments: The arguments. Buffers of indices are changed in place.
+        passed: number or name of the buffer that each parameter receives.
+        arguments: arguments, whose buffers of indices change in place.
     """
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
@@ -169,7 +161,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # The values are offsets of ranges. The last offset is the end of the indexed buffer.
+        if index.ascending:  # The last of several range offsets is the end of the indexed buffer.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -177,9 +169,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return an example of an argument description for each parameter of a kernel. If the CUDA source is available, the
-    names come from the source.
-    """
+    """Return an example description for each parameter, with names from the CUDA source if there is one."""
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -206,11 +196,8 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the PTX name of the kernel whose C++ or PTX name is `entry`. If `entry` is None, return the PTX name of
-    the only kernel.
-
-    Raises:
-        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
+    """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
+    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:
@@ -246,11 +233,11 @@ def kernel_of_ptx(
     """Return a `Kernel` for one kernel of a PTX file, and notes for the user.
 
     Args:
-        entry: name of the kernel. It may be None if the file has only one kernel.
-        grid, block: number of blocks and of threads per block along x, y and z: one to three extents each.
+        entry: name of the kernel, or None if the file has only one.
+        grid, block: number of blocks, and of threads per block; one to three extents each.
         arguments: descriptions of the arguments, as `kernrec check` accepts them.
-        shared: dynamic shared memory per block in bytes.
-        captured: whether the launch was captured from a running program. If so, variables without content are zero.
+        shared: dynamic shared memory in bytes per block.
+        captured: whether the launch is from a running program. If so, variables without content are zero.
 
     Raises:
         UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
@@ -281,7 +268,7 @@ def kernel_of_ptx(
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # The given shape comes first, because it is known to be correct.
+        # Put the given shape first, because it is correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
@@ -329,7 +316,7 @@ def _why_fixed(facts: CodeFacts, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return (tensors, arguments): a spec's table of tensors, and the arguments of its launch."""
+    """Return (the spec's table of tensors, the arguments of its launch)."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
@@ -359,13 +346,11 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Change tensors of random integers that the kernel uses as indices into other tensors, so that they cover all
-    valid indices.
+    """Make tensors of random indices cover all valid indices of the tensors into which they point.
 
     Args:
-        tensors: the spec's table of tensors, which is changed in place.
+        tensors: the spec's table of tensors, changed in place.
         places: argument of each parameter.
-        facts: properties of the kernel's code.
     """
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})

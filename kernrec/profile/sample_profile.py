@@ -1,15 +1,14 @@
 """Profile a launch by emulating a sample of its thread blocks, for kernels whose spec declares no loops and probes.
 
-Only a few blocks of the grid are emulated: one in the middle of the grid, its neighbor along each axis, and blocks at
-both ends of each axis, where tiles may be partial. Each emulated block represents all blocks of its kind:
+The sample has a block in the middle of the grid, its neighbor along each axis, and blocks at both ends of each axis,
+where tiles may be partial:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact if all blocks of a kind do the same work. kernrec does not check this assumption, and says so whenever it
-reports a result. If blocks execute many instructions, kernrec does not emulate the corners of the grid. If that is not
-enough, it omits all ends that represent few blocks. Blocks that are omitted count like the middle block.
+This is exact if all blocks of a kind do the same work, which every reported result states as an assumption. For long
+blocks, the corners of the grid or all ends with few blocks are not emulated and count like the middle block.
 
-A sampled profile has these metrics in addition to the emulator's counters:
+A sampled profile adds these metrics, and those of `cache_behavior`, to the emulator's counters:
 
     rounds              number of times that a block waits for global memory. Concurrent loads count as one wait, and
                         between two barriers, only the warp with the most waits counts
@@ -28,13 +27,10 @@ A sampled profile has these metrics in addition to the emulator's counters:
     crowded.runs        number of times that a warp executes the code with the most live registers (likely spills)
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
+    idle, longest       only if blocks do unequal work (`kernrec.profile.uneven_blocks`): fraction of blocks without
+                        work; instructions of the longest block / average block with work
 
-It also has the metrics of `cache_behavior`.
-
-If some blocks do more work than others (`kernrec.profile.uneven_blocks`), one block is sampled for each level of work,
-and there are two more metrics. `idle` is the fraction of blocks without work. `longest` is the number of machine
-instructions of the longest block, divided by that of the average block with work. All counts then describe the average
-block with work.
+If blocks do unequal work, one block per level of work is sampled, and counts describe the average block with work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,34 +86,31 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""The sharing of a buffer between blocks is measured if at least this fraction of a block's reads are from it."""
-_EDGE_SHARE = 0.02  # An end that represents at least this fraction of the grid's blocks is always emulated.
+"""Minimum fraction of a block's reads from a buffer for which its sharing between blocks is measured."""
+_EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
-_CROWDED = 0.9  # Basic blocks whose live registers exceed this fraction of the maximum are assumed to spill.
+_CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
 
 Place = tuple[int, int, int]
-"""Coordinates of a thread block, or extents of a grid; x first."""
+"""Coordinates of a thread block or extents of a grid, x first."""
 
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Linear numbers of the thread blocks to emulate."""
-
     inner: tuple[int, ...]
-    """The block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents
-    all blocks that `ends` does not represent."""
+    """Block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents all
+    blocks that `ends` does not."""
     axes: tuple[int, ...]
-    """Axes along which the grid has more than one block: 0, 1 and 2 for x, y and z."""
+    """Axes along which the grid has several blocks: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
-    """Maps each block at an end of an axis to the number of blocks that it represents."""
+    """Number of blocks that each block at an end of an axis represents."""
     not_corners: frozenset[int]
-    """Blocks of `ends` whose position differs from that of the middle block along exactly one axis."""
+    """Blocks of `ends` that differ from the middle block's position along one axis only."""
     total: int
-    """Total number of blocks of the grid."""
 
 
 def choose_blocks(grid: Place) -> BlockSample:
-    """Choose the blocks to emulate in a grid whose blocks do equal work, except at the ends."""
+    """Choose the blocks to emulate if all blocks do equal work, except at the ends of the grid."""
     gx, gy, gz = grid
 
     def number(place: tuple[int, ...]) -> int:
@@ -149,10 +142,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose the blocks to emulate in a one-dimensional grid with several levels of work: one block per level.
-
-    The sample's middle block is from the level with the most total work.
-    """
+    """Choose one block per level of work in a one-dimensional grid, first from the level with the most work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -162,16 +152,14 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 def profile_by_sampling(
     kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
-    """Emulate a sample of blocks of each launch of a compiled config, and return the profiles of the launches.
+    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
 
     Args:
-        target: problem and architecture.
-        compiled: compiled code of the config.
-        tensors: tensors of the problem. The emulated blocks may write outputs. Tensors have the declared values only if
-            an address or a branch of the kernel depends on data; otherwise, they are zero.
+        tensors: tensors of the problem, to which blocks may write. Their values are zero unless an address or a branch
+            depends on data.
 
     Raises:
-        KernrecError: a block cannot be emulated; the message names kernel and config.
+        KernrecError: a block cannot be emulated.
     """
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
@@ -209,10 +197,9 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Parse PTX, and return (module, empty dictionary). The caller stores modules with merged memory accesses in the
-    dictionary, keyed by kernel.
+    """Return (parsed PTX, dictionary for the caller's modules with merged memory accesses, by kernel).
 
-    Configs that differ only in their launches have the same PTX, so the result is cached.
+    The result is cached, because configs that differ only in launches have the same PTX.
     """
     return parse(ptx), {}
 
@@ -223,7 +210,7 @@ def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptio
 
 
 def _as_assembled(module: Module, kernel: str) -> Module:
-    """Return the module after merging memory accesses and atomic operations of a kernel as the assembler does."""
+    """Return a copy of the module whose memory accesses and atomic operations are merged as the assembler does."""
     module = with_wide_accesses(module, kernel)
     return replace(module, functions=module.functions | {kernel: with_warp_aggregation(module.functions[kernel])})
 
@@ -232,7 +219,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # On a small grid, a neighbor of the middle block may be at an end of the grid. Such a block only counts as an end.
+    # A neighbor of the middle block at an end of a small grid only counts as an end.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
@@ -248,11 +235,13 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Number of times that each warp of a block executes each basic block, summed over the blocks of the grid.
+    # Executions of each basic block by each warp, summed over the blocks of the grid.
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    for weight in dict.fromkeys(ends.values()):  # Run blocks that represent equally many blocks together, to save time.
+    for weight in dict.fromkeys(
+        ends.values()
+    ):  # Save time by running blocks together that represent equally many blocks.
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
@@ -287,7 +276,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
-        # The accesses are those of the middle block. Scale them to the average block.
+        # Scale the accesses of the middle block to the average block.
         share = mean / max(middle["issue"], 1.0)
         extra |= {m: value * share for m, value in extra.items() if _is_touched(m)}
     if len(stretches) > 1:
@@ -299,10 +288,10 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate some thread blocks. Return (counts, runs): the event counts, and how often each warp executed each basic
-    block, (basic blocks, warps).
+    """Emulate thread blocks. Return event counts, and each warp's runs of each basic block, of shape (basic blocks,
+    warps).
 
-    If blocks are in clusters, whole clusters are emulated, and each block counts as its cluster's average block.
+    Blocks in clusters are emulated with their cluster, and count as the cluster's average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -312,12 +301,11 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return (waits, clocks): the number of waits for global memory, and the number of clock cycles. Between any two
-    barriers, only the slowest warp counts. Both numbers are sums over several thread blocks.
+    """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
 
     Args:
-        runs: Number of executions of each basic block by each warp of a block; (basic blocks, warps).
-        clk_of_pieces: Number of clock cycles that one execution of each of `emulation.pieces` takes.
+        runs: executions of each basic block by each warp; (basic blocks, warps).
+        clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
     """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]

@@ -1,4 +1,4 @@
-"""Create the tensors of a kernel with the values that its spec declares, for the emulator or a GPU."""
+"""Create the tensors of a kernel with the values that its spec declares."""
 
 import ctypes
 import mmap
@@ -18,23 +18,23 @@ from kernrec.op import inputs as op_inputs
 from kernrec.util.files import check_input
 
 MAPPED = sys.platform == "linux"
-"""Whether this system can map the same memory several times, so that repeated values need memory only once."""
+"""Whether the system can map memory several times, so that repeated values need memory only once."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
-_MOST_PIECES = 4096  # Maximum number of mappings per array, because Linux allows 65,530 per process.
+_MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a writable flat array of `count` elements that repeats `values`, like `np.resize(values, count)`.
+    """Return a writable flat array like `np.resize(values, count)`.
 
     Args:
-        values: Flat array. Repetitions share its memory if it fills whole pages and is not much smaller than the
+        values: flat array. Repetitions share its memory if it fills whole pages and is not much smaller than the
             result.
-        count: Number of elements, at least that of `values`.
+        count: number of elements, at least that of `values`.
 
     Raises:
-        MemoryError: The process has no address space left.
+        MemoryError: the process has no address space left.
     """
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:
@@ -69,24 +69,18 @@ ELEMENTS = {
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
     "i8": np.int8, "u8": np.uint8, "f8e4m3": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-"""NumPy type of each data type. bf16 and 8-bit floating-point numbers are stored as integers of the same bits."""
+"""NumPy type of each data type. bf16 and 8-bit floats are stored as integers with the same bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats these values, which
-share memory."""
+"""Maximum bytes of random values of a tensor. Larger tensors repeat them and share memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.
 
 
 class Tensors:
-    """Tensors of a problem. They are created on first use: `filled` with the values that the spec declares, or `blank`
-    with zeros.
-
-    Zeros that nothing writes take no memory, regardless of the problem size.
-
-    Raises:
-        UsageError: The tensors are too large for emulation.
+    """Tensors of a problem, created on first use. Zeros that nothing writes take no memory. Raises `UsageError` if the
+    tensors are too large for emulation.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
@@ -97,7 +91,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Return the tensors of `sample_tensors`. Raises `UsageError` if they need too much memory."""
+        """Return the tensors of `sample_tensors`. Raise `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -120,12 +114,16 @@ class Tensors:
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the contents of a problem's tensors before the launch, keyed by tensor name, as flat arrays in their
-    memory format. Outputs contain zeros unless the spec declares other values.
+    """Return the contents of a problem's tensors before the launch, as flat arrays in memory format.
+
+    Outputs are zeros unless the spec declares other values.
 
     Args:
-        kernel: Kernel whose spec declares the values.
-        folder: Folder with the spec's `.npy` files. If a file changed since the spec was read, `UsageError` is raised.
+        kernel: kernel whose spec declares the values.
+        folder: folder with the spec's `.npy` files.
+
+    Raises:
+        UsageError: a file has changed since the spec was read.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
@@ -142,7 +140,7 @@ def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None)
 
 
 def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the expected outputs that a spec declares, keyed by name, as flat arrays."""
+    """Return the expected outputs that a spec declares, as flat arrays."""
     draw = np.random.default_rng(0)
     return {
         name: _filled(problem.tensors[name], sample, problem, folder, draw)
@@ -171,7 +169,7 @@ def _filled(
             return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
     whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
     encoded = np.empty(min(count, DRAWN_BYTES // np.dtype(kind).itemsize), kind)
-    # Convert in pieces, because the intermediate values take up to 16 times as much memory as the result.
+    # Convert in pieces, because intermediate values take up to 16 times as much memory as the result.
     for start in range(0, encoded.size, _DRAWN_TOGETHER):
         size = min(_DRAWN_TOGETHER, encoded.size - start)
         if whole:
@@ -202,17 +200,15 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def load_npy(path: Path) -> np.ndarray:
-    """Return the array of a `.npy` file as a memory map.
-
-    Raises:
-        UsageError: the file cannot be read, or does not contain one array of plain values.
+    """Return the array of a `.npy` file as a memory map. Raise `UsageError` if the file cannot be read, or does not
+    contain one array of plain values.
     """
     check_input(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None
-    except Exception:  # For a damaged header, NumPy's tokenizer and zip reader raise many kinds of exceptions.
+    except Exception:  # NumPy raises many kinds of exceptions for a damaged header.
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; expected a .npy file with one array")

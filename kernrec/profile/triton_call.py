@@ -1,9 +1,7 @@
 """Convert a launch of a Triton function to a `Kernel`, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
-A `TritonCall` (`kernrec.profile.triton_call_file`) describes the launch. It states every argument, so the kernel has a
-single problem. The kernel's configs are those that the `TritonCall` lists. The code is specialized for the arguments as
-by `triton.jit`: an integer that is 1 becomes a constant, and Triton knows which other integers are multiples of 16.
-Pointers are assumed to be aligned to 16 bytes, like those of memory allocators.
+A `TritonCall` (`kernrec.profile.triton_call_file`) states every argument, so the kernel has a single problem. The code
+is specialized as by `triton.jit`. Pointers are assumed to be aligned to 16 bytes, like those of memory allocators.
 """
 
 import math
@@ -26,7 +24,7 @@ from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
-"""Triton's defaults for options that a config does not set. 0 for maxnreg means that there is no limit."""
+"""Triton's defaults for options that a config does not set. 0 for maxnreg means no limit."""
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned", "block", "padding"}
@@ -34,10 +32,10 @@ _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "g
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
-    """Return (kernel, notes): the kernel that a `TritonCall` launches, with the listed configs, and notes for the user.
+    """Return the kernel that a `TritonCall` launches, with the listed configs, and notes for the user.
 
     Raises:
-        UsageError: The function lacks `@triton.jit`, or arguments or configs do not fit it.
+        UsageError: the function lacks `@triton.jit`, or arguments or configs do not fit it.
         NoCompilerError: Triton is not installed.
     """
     notes = [untested_version(), fp_fusion_note()]
@@ -45,18 +43,18 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a spec from a `TritonCall`. It spells names as kernrec does, and specializes code as Triton does."""
+    """Builder of a spec from a `TritonCall`."""
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         self.source = read_text(call.path, call.path.name)
-        self.names: dict[str, str] = {}  # Maps Triton's names of parameters to kernrec's names.
+        self.names: dict[str, str] = {}  # kernrec's name of each Triton parameter.
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # Triton's types of tensors that have another memory format
-        self.descriptors: dict[str, dict[str, Any]] = {}  # Tensor descriptors that the host program passes.
-        self.unaligned: set[str] = set()  # Tensors whose address is not a multiple of 16.
+        self.types: dict[str, str] = {}  # Triton's type of tensors that have another memory format.
+        self.descriptors: dict[str, dict[str, Any]] = {}
+        self.unaligned: set[str] = set()
         self.numbers = integers(call.arguments)
         # An argument with the name of a compiler option also sets this option.
         self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
@@ -106,7 +104,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Shared memory holds num_stages - 1 loop steps. One is being computed, the others are prefetched.
+                    # Shared memory holds num_stages - 1 loop steps, one of which is being computed.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -154,7 +152,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument for the process that loads the function. Also add each tensor to `tensors`."""
+        """Convert an argument for the process that loads the function, and add each tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
         if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
             fields, items = value["fields"], value["items"]
@@ -174,16 +172,14 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """If an argument is a named tuple, return its items, and store its field names as a constant; otherwise return
-        the argument unchanged.
-        """
+        """Return the items of a named tuple, and store its field names. Return any other argument unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
         return value["items"]
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a tensor for the process that loads the function. Also add the tensor's memory to `tensors`."""
+        """Convert a tensor for the process that loads the function, and add its memory to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
         if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
@@ -224,9 +220,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return the spec's table for a tensor descriptor that the host program passes. Extents of its block may be
-        names of a config's constants.
-        """
+        """Return the spec's table for a tensor descriptor, whose block may use a config's constants."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -248,9 +242,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return (columns, rows, tunables) for the spec's list of configs. Constants that are not integers are added to
-        `defines`.
-        """
+        """Return (columns, rows, tunables) of the spec's configs. Constants that are not integers go to `defines`."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -273,7 +265,6 @@ class _CallReader:
         return [*tunables, "grid_x", "grid_y", "grid_z"], list(rows.values()), tunables
 
     def grid(self, config: Mapping[str, Any], row: Mapping[str, int]) -> list[int]:
-        """Return the extents of a config's grid."""
         if config["grid"] is not None:
             return list(config["grid"])
         names = {**self.numbers, **{name.lower(): value for name, value in row.items()}}
@@ -283,9 +274,10 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return (argument, type, divisible) for a parameter. The argument is its text in the spec's launch, or empty
-        if Triton compiles the parameter as a constant. The type is Triton's name of the type, or empty if it follows
-        from the argument. `divisible` says whether Triton knows that the argument is a multiple of 16.
+        """Return (argument, type, divisible) of a parameter.
+
+        The argument is its text in the spec's launch, or empty for a constant. The type is Triton's name, or empty if
+        it follows from the argument. `divisible` is true if Triton knows that the argument is a multiple of 16.
         """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
@@ -315,7 +307,7 @@ class _CallReader:
         return f"{kind} {text}", "", aligned and value % 16 == 0
 
     def name(self, name: str) -> str:
-        """Return a unique name in lower case for a parameter or tunable, as kernrec's specs need it."""
+        """Return a unique lower-case name for a parameter or tunable."""
         if name not in self.names:
             chosen = identifier(name)
             while chosen in self.names.values() or chosen in _RESERVED:
@@ -324,7 +316,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """Return the value of a number, or of an expression whose variables are `names`."""
+        """Return the value of a number, or of an expression with variables `names`."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:

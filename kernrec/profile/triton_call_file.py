@@ -1,6 +1,4 @@
-"""Read the description of a Triton launch from a TOML file.
-
-The file is written by hand, or captured from a running program (`kernrec.triton.calls`):
+"""Read the description of a Triton launch from a TOML file, written by hand or captured (`kernrec.triton.calls`).
 
     function = "package.kernels:matmul"   # or "kernels.py:matmul"; optional if the command names it
     grid = "grid"                   # a function of the file, called with all arguments and constants by name;
@@ -21,12 +19,9 @@ The file is written by hand, or captured from a running program (`kernrec.triton
     num_warps = 4
     grid = [32, 1]                  # optional: replaces the common grid
 
-`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` reads the list of configs from a file of another tool
-(`kernrec.interop.read_results`).
-
-A tensor can have further keys. `elements` is the number of elements from the tensor's start to the end of its memory.
-`aligned = false` means that the tensor's address is not a multiple of 16 bytes. `contents` is the reason why the
-tensor's values were not stored.
+`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` reads the configs from another tool's file
+(`kernrec.interop.read_results`). Further keys of a tensor: `elements` (from its start to the end of its memory),
+`aligned = false` (its address is not a multiple of 16 bytes), `contents` (the reason why its values were not stored).
 """
 
 import importlib.util
@@ -46,38 +41,36 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class TritonCall:
-    """Description of a launch of a Triton function: the function, its arguments, the grid and the configs."""
+    """Launch of a Triton function."""
 
     path: Path
-    """File that contains the function."""
+    """File with the function."""
     function: str
     arguments: Mapping[str, Any]
-    """Arguments, keyed by parameter. An argument is a number, text, None, a table with `dtype` and `shape` or with
-    `values` for a tensor, or a table with `python`, the text of another constant."""
+    """Arguments by parameter: a number, text, None, a tensor (table with `dtype` and `shape`, or with `values`), or
+    another constant (table with its text under `python`)."""
     grid: str | Sequence[Any] | Callable[..., Any]
-    """The grid: its extents as numbers or expressions, a function, or the name of a function in the file."""
+    """Extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs. None stands for the autotuner's configs or, if there is no autotuner, Triton's default options."""
+    """Configs. None: the autotuner's or, without an autotuner, Triton's default options."""
     flops: str | None = None
-    """Expression for the number of floating-point operations. None if it is not stated."""
+    """Expression for the number of floating-point operations, or None."""
     place: str = "the call"
-    """Name of this launch in error messages."""
+    """Name of the launch in error messages."""
     configs_file: Path | None = None
-    """File of another tool that lists the configs. Reading the file sets `configs`."""
+    """File of another tool that lists the configs. Reading it sets `configs`."""
     module: str = ""
-    """Name under which to import the file as an installed module. If it is empty, the file is executed instead."""
+    """Installed module to import instead of executing the file, or an empty string."""
     decorated: Any = field(default=None, compare=False)
-    """The function object, if this process has loaded it. If it is None, another process loads the file."""
+    """Function object, if this process has loaded it."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:
     """Read the description of a Triton launch from a TOML file.
 
     Args:
-        path: the TOML file.
-        target: the function, as `kernels.py:matmul` or `package.kernels:matmul`, or None to use the function that the
-            TOML file names.
-        changed: values that replace integer arguments of the file.
+        target: `kernels.py:matmul` or `package.kernels:matmul`, or None for the function that the file names.
+        changed: new values of integer arguments.
 
     Raises:
         UsageError: the file cannot be read or does not describe a launch.
@@ -128,7 +121,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """Return the file of a function, its module's name (empty for a file), and the function's name.
+    """Return the file of a function, its module (empty for a file), and its name.
 
     Args:
         target: `kernels.py:matmul`, or `package.kernels:matmul` for an installed package, which is not imported.
@@ -147,7 +140,7 @@ def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
 
 
 def _file_of(module: str) -> Path:
-    """Return the file of a module. Do not import its package, because that may take seconds or need a GPU."""
+    """Return the file of a module without importing its package, which may take seconds or need a GPU."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -167,7 +160,7 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements in memory from a tensor's first to its last element, at least 1."""
+    """Return the number of elements in memory from a tensor's first to its last, at least 1."""
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)
@@ -175,7 +168,7 @@ def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
-    """Return the strides, in elements, of a contiguous tensor."""
+    """Return the strides of a contiguous tensor, in elements."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
@@ -194,5 +187,5 @@ def _filled(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def integers(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values of all integer arguments, keyed by the argument's name in lower case."""
+    """Return the integer arguments, keyed by lower-case name."""
     return {name.lower(): value for name, value in arguments.items() if type(value) is int}

@@ -1,10 +1,7 @@
 """Divide the blocks of a grid into levels: runs of consecutive blocks that do equal work.
 
-A persistent kernel starts as many blocks as the GPU can run at once, and each block processes several tiles. Unless the
-number of tiles is a multiple of the number of blocks, some blocks process one tile less than others. The kernel of a
-mixture of experts starts more blocks than its tokens need, so some blocks do nothing. In these cases, the middle
-block of the grid does not represent all blocks. Consecutive blocks tend to do the same work, so bisection finds the
-positions where the work changes:
+A persistent kernel's blocks process different numbers of tiles, and a mixture of experts may start blocks without work,
+so the middle block does not represent all. Consecutive blocks tend to do equal work, so bisection locates the changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks with work 3, 8 blocks with work 2
 """
@@ -26,30 +23,28 @@ from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03
-"""Two blocks do equal work if their numbers of machine instructions differ by at most this fraction."""
+"""Maximum relative difference between the machine instructions of blocks that do equal work."""
 IDLE = 0.1
-"""A block counts as idle if it executes less than this fraction of the longest block's machine instructions."""
+"""Fraction of the longest block's machine instructions below which a block is idle."""
 _MOST_BLOCKS = 16  # Maximum number of blocks to emulate for finding the levels.
 _SHORT = 2_000  # Maximum number of PTX instructions to emulate to test whether a block is idle.
 
 
 @dataclass(frozen=True)
 class Level:
-    """Consecutive blocks of a grid that do equal work."""
-
     block: int
     """Number of a block near the middle of the level."""
     count: int
     work: float
-    """Number of machine instructions that each block of the level issues."""
+    """Machine instructions that each block of the level issues."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return the levels of work in a one-dimensional grid, in block order. If all blocks do equal work, return none.
+    """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Blocks are assumed to do equal work in two cases: (1) no branch depends on the block; (2) no loop stores to global
-    memory. Case 2 does not apply if the last two blocks are idle while the first is not. The first and the last block
-    count like their neighbors, because their tiles may be partial.
+    Blocks are assumed to do equal work if no branch depends on the block, or if no loop stores to global memory and the
+    last two blocks are not idle. The first and the last block count like their neighbors, because their tiles may be
+    partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -71,7 +66,6 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
 
 
 def idle(levels: Sequence[Level]) -> list[Level]:
-    """Return the levels whose blocks are idle."""
     longest = max((level.work for level in levels), default=0.0)
     return [level for level in levels if level.work < IDLE * longest]
 
@@ -80,7 +74,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
     """Return whether the last two blocks are idle while the first block is not.
 
     Args:
-        emulation: Emulation that runs one block at a time, for at most `_SHORT` instructions.
+        emulation: emulation of one block at a time, for at most `_SHORT` instructions.
     """
     last = launch.grid[0] - 1
     try:
@@ -93,13 +87,12 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        # Either the blocks are not idle, or the emulator does not support an instruction. Sampling reports an
-        # unsupported instruction later.
+        # The blocks are not idle, or an instruction is unsupported, which sampling reports later.
         return False
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
-    """Return the maximum number of machine instructions that a block can issue, or infinity if the code has a loop."""
+    """Return the maximum number of machine instructions of a block, or infinity if the code has a loop."""
     function, issue = emulation.function, emulation.lowered
     branches = (
         after for block in function.blocks for after in successors(function, block.index) if after <= block.index
@@ -110,14 +103,12 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of work of blocks 0 to `total` - 1. The result is empty if all blocks except the first and the
-    last do equal work.
+    """Return the levels of work of blocks 0 to `total` - 1, or none if all inner blocks do equal work.
 
     Args:
-        work: Function that returns the work of a block, given its number. Neighboring blocks do similar work.
-        total: Number of blocks.
+        work: function that returns a block's work. Neighboring blocks do similar work.
     """
-    first, last = 1, total - 2  # Ignore the first and the last block, because their tiles may be partial.
+    first, last = 1, total - 2  # The tiles of the first and the last block may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
     while len(seen) < _MOST_BLOCKS:
         blocks = sorted(seen)
@@ -128,12 +119,12 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # Emulated blocks of the current level
+    alike = [blocks[0]]
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # The work changes somewhere between two emulated blocks. Assign half of the blocks between them to each level.
+        # Assign half of the blocks between two emulated blocks to each level.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

@@ -1,4 +1,4 @@
-"""Parse, emulate and analyze PTX without a GPU. The emulator runs on the CPU and counts events exactly."""
+"""Parse, emulate and analyze PTX without a GPU."""
 
 from kernrec.ptx.execution.emulator import emulate
 from kernrec.ptx.ir.parser import parse

@@ -1,11 +1,9 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
-Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
-best of them. Predicted recommendations never share a rank. They are ordered by expected cost, and their ranks are
-marked as approximate. The rank of a prediction is ambiguous if its interval and the interval of the recommendation
-before or after it overlap. If all recommendations are configs of one kernel, these intervals cover only the individual
-error of each config, because the error that all configs of a kernel share cancels out. If several kernels are
-recommended, the intervals also include half of the variance of the shared errors.
+Measured recommendations share a rank if their 90 % intervals overlap the interval of the best of them. Predicted
+recommendations get approximate ranks in the order of expected cost. A predicted rank is ambiguous if its interval
+overlaps that of a neighbor. Errors that all compared configs share cancel out: all shared errors of one kernel, and
+half of the shared variance of different kernels.
 """
 
 from collections.abc import Sequence
@@ -35,11 +33,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 LIMIT_STEP_W = 10.0
-"""Step in watts between the power limits that `saving_of` tries for a config estimated only at the default limit."""
+"""Step in watts between the power limits that `saving_of` tries."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Maximum slowdown, as a fraction, that does not count as a loss. Two measurements may drift apart by this much."""
+"""Maximum slowdown, as a fraction, that does not count as a loss: the drift between two measurements."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Minimum energy saving, as a fraction, that deserves a note. Two measurements may drift apart by this much."""
+"""Minimum energy saving, as a fraction, that deserves a note: the drift between two measurements."""
 
 
 def build_recommendations(
@@ -49,13 +47,12 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return recommendations with ranks for the candidates in `picked`, followed by recommendations without ranks for
-    the candidates in `beside`.
+    """Return recommendations with ranks for the candidates in `picked`, then without ranks for those in `beside`.
 
     Args:
         picked: operating point and position of each candidate, best first.
         objective: objective whose costs determine the ranks.
-        alike: number of similar configs that each candidate in `picked` represents; by default, 0 for every candidate.
+        alike: number of similar configs that each candidate in `picked` represents; 0 by default.
         beside: operating point and position of additional candidates.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
@@ -91,6 +88,7 @@ def build_recommendations(
                 measurement=measured,
                 alike=count,
                 unsure=unsure,
+                inputs=kernel.table.conditions.inputs,
                 may_be_faster=may_be_faster,
             )
         )
@@ -104,8 +102,8 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the inputs of `build_recommendations`, which takes the same arguments: one item per candidate in `picked`,
-    one per candidate in `beside`, and the latency and energy of the fastest candidate."""
+    """Return the inputs of `build_recommendations` (same arguments): one item per candidate in `picked`, one per
+    candidate in `beside`, and the latency and energy of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -117,8 +115,7 @@ def best_of_other_kinds(
 ) -> Sequence[Picked]:
     """Pick the best config of a CUDA kernel if `picked` contains only Triton kernels, and vice versa.
 
-    The best config has the lowest value of the objective, or the lowest latency for a Pareto front. Configs above the
-    query's maximum power are skipped.
+    The best config has the lowest value of the objective (latency for a Pareto front) within the query's maximum power.
 
     Args:
         picked: operating point and position of each candidate that was already picked.
@@ -140,7 +137,6 @@ def build_recommendation(candidates: CandidateSet, point: int, position: int) ->
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of one candidate at one operating point."""
     costs, place = candidates.costs, (point, position)
     return costs.latency.item(place), costs.energy.item(place)
 
@@ -148,8 +144,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
     """Return the most energy that a picked candidate saves at another operating point without becoming slower.
 
-    If the candidates were estimated at only one operating point, as for the objective `latency`, the analytical model
-    predicts how time and energy change at lower power limits.
+    The analytical model predicts costs at lower power limits if the candidates have only one operating point.
 
     Returns:
         The saving. None if it is too small to mention, or if the query sets a power limit or clock.
@@ -182,15 +177,14 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """Return at most `query.top` measurements of kernels that are not in kernrec's library, best first.
 
-    The measurements are ordered by the objective, or by latency for a Pareto front. If the order depends on energy,
-    measurements without energy are skipped.
+    The objective (latency for a Pareto front) orders them. If it counts energy, measurements without energy are
+    skipped.
     """
-    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    objective = query.objective.scalar
     valued = []
     for row in candidates.foreign:
         if row.energy_j is not None or objective is Objective.LATENCY:
-            latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
-            valued.append((float(objective.value_of(latency, energy)), row))
+            valued.append((objective.value_of(row.latency_s, row.energy_j or 0.0), row))
     valued.sort(key=lambda pair: pair[0])
     return tuple([_foreign(row) for _, row in valued[: query.top]])
 
@@ -220,9 +214,8 @@ def answer(
         candidates: candidates at the operating points from `op_points`, or from `kernel_points` for one kernel. For an
             op, the set must not be empty.
         query: objective, bounds and operating point of the request.
-        context: context that provides warnings about trained models, and baselines; None to omit both.
-        of_one_kernel: whether the request is about one kernel. The answer then includes notes on the kernel's profiles
-            and the config that the occupancy heuristic picks.
+        context: provider of baselines and of warnings about trained models; None to omit both.
+        of_one_kernel: whether to add notes on the kernel's profiles, and the config of the occupancy heuristic.
 
     Raises:
         KernrecError: no config of the kernel can run the problem.
@@ -262,20 +255,17 @@ def answer(
     return Answer(
         problem=candidates.problem,
         gpu=candidates.gpu,
-        objective=query.objective,
+        query=query,
         point=candidates.points[0],
         recommendations=recommendations,
         candidates=candidates.runnable,
         remarks=tuple(remarks),
-        conditions=query.conditions,
         calibration=candidates.tables[0].calibration,
         models=tuple(candidates.scopes),
         about_kernel=about,
         saving=saving,
         beside=beside,
         foreign=foreign,
-        backends=query.backends,
-        source=query.source,
         context=context,
     )
 
@@ -295,21 +285,18 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline either. For a quantized data type, a predicted baseline does not count,
-            because backends run these data types only in some shapes and layouts.
+        KernrecError: there is no baseline either, or only a predicted one of a quantized data type, which backends run
+            in few shapes and layouts.
     """
     answer = Answer(
         problem=problem,
         gpu=gpu,
-        objective=query.objective,
+        query=query,
         point=query.point,
         recommendations=(),
         candidates=0,
         remarks=tuple(_of_context([], context, problem, gpu, query)),
-        conditions=query.conditions,
         no_kernel=str(reason),
-        backends=query.backends,
-        source=query.source,
         context=context,
     )
     if not answer.baselines or (problem.dtype in EIGHT_BITS and answer.baselines[0].source == PREDICTED):

@@ -1,4 +1,4 @@
-"""Write notes and errors about baselines: backends that cannot run a problem or lack data, and sizes worth padding."""
+"""Write notes and errors about backends that cannot run a problem or lack data, and about sizes worth padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Explain that a problem has no baselines: return a text that lists the recorded problems of the op."""
+    """Return a text which says that a problem has no baselines, and lists the recorded problems of the op."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
@@ -95,7 +95,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the op's data types for which backends were recorded, or which are about as fast as such a data type."""
+    """Return the op's data types that backends were recorded for, or that are about as fast as a recorded one."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -105,8 +105,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
-    """Return the error for a problem that has neither a kernel nor a baseline. The error is a copy of `reason` whose
-    message also says why there is no baseline."""
+    """Return the error for a problem that has neither a kernel nor a baseline, with `reason` as its cause."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     there = "; ".join(_refusal_texts(refused, backends))

@@ -6,8 +6,6 @@ The `source` of a baseline says where its costs come from:
     learned       a model learned the costs from recordings of other problems on this GPU
     transferred   a model learned the costs from recordings of other GPUs
     predicted     a physical model predicts the costs, because there are no recordings of similar problems
-
-Like a recommendation, a baseline is valid at one operating point.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,7 +35,7 @@ NEARLY = 0.02
 """Maximum relative difference between two latencies that count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
-"""Two values of `Baseline.source`, which the module's docstring describes."""
+"""Two values of `Baseline.source` (see the module's docstring)."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -50,34 +48,29 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Version of the recorded backend, or the range of versions of several recordings; None if not stated."""
+    """Version of the recorded backend, or range of versions; None if not stated."""
     source: str
-    """Source of the latency: `published`, `learned`, `transferred` or `predicted`."""
     latency_s: Estimate
     power_w: float | None
-    """Mean power in watts while the problem runs; None if it is not known."""
     power_interval_w: Interval | None
     energy_j: Estimate | None
-    """Energy in joules; None if the power is not known."""
+    """Energy in joules; None if not known."""
     power_limit_w: float
-    """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
     locked_clock_hz: float | None
-    """Locked core clock in Hz; None if it is not locked."""
     learned_on: tuple[str, ...]
     """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Data type and layout of the recordings if they differ from those of the problem, otherwise None."""
+    """Data type and layout of the recordings; None if they are those of the problem."""
     power_transferred: bool
-    """Whether the power was not recorded on this GPU, but derived from recordings of other GPUs or predicted."""
+    """Whether the power is predicted or comes from recordings of other GPUs."""
     power_predicted: bool = False
-    """Whether the power was not recorded at all and comes from the GPU's power model."""
+    """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
-    """Data, such as `weights`, that must have been in L2 during the benchmark for this latency to be possible; empty if
-    there are no such data."""
+    """Data, such as `weights`, that must have been in L2 to reach this latency; empty if there are none."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
-    """Release date of `version`, such as `2026-06-30`, or a range of dates; None if the date is not known."""
+    """Release date of `version`, such as `2026-06-30`, or range of dates; None if not known."""
     slowdown: float | None = None
     """Additional latency, as a fraction of the top recommendation's latency; negative if the baseline is faster."""
     energy_saved: float | None = None
@@ -89,12 +82,10 @@ class Baseline(JsonForm):
 
     @property
     def latency_interval_s(self) -> Interval:
-        """Lower and upper end of the 90 % interval of the latency in seconds."""
         return self.latency_s.low, self.latency_s.high
 
     @property
     def energy_interval_j(self) -> Interval | None:
-        """Lower and upper end of the 90 % interval of the energy in joules; None if the energy is not known."""
         return None if self.energy_j is None else (self.energy_j.low, self.energy_j.high)
 
     @property
@@ -136,21 +127,16 @@ class Baseline(JsonForm):
         return f"transferred from {', '.join(gpus[:_NAMED])}{more}{as_}"
 
     def scaled(self, share: float) -> "Baseline":
-        """Return a copy of the baseline with latency and energy multiplied by `share`."""
+        """Return a copy with latency and energy multiplied by `share`."""
         energy = None if self.energy_j is None else self.energy_j.scaled(share)
         return replace(self, latency_s=self.latency_s.scaled(share), energy_j=energy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as plain values for JSON."""
         return super().as_dict() | {"faster": self.faster, "advised": self.advised}
 
 
 def short_title(name: str) -> str:
-    """Return a short title of a GPU: the model for a data-center GPU (`A100`), otherwise the title without `NVIDIA`.
-
-    Args:
-        name: catalog name of the GPU.
-    """
+    """Return a short title for a GPU's catalog name, such as `A100` for data-center GPUs."""
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -161,9 +147,8 @@ def baselines_of(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    If there are no recordings of similar problems, the result is one baseline that a physical model predicts. The
-    result is empty if the GPU cannot compute in the data type of the problem, if no model covers the requested
-    backends, or if the context is for input data that are not random.
+    Without recordings of similar problems, one baseline is predicted by a physical model. The result is empty if the
+    GPU lacks the data type, no model covers the requested backends, or the context has input data other than random.
 
     Args:
         backends: backends to include; all by default.
@@ -218,8 +203,7 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return `by_physics`. For a matmul with fewer than `FEW_ROWS` rows, its latency is limited to the latency that a
-    learned model predicts for the matmul padded to `FEW_ROWS` rows."""
+    """Return `by_physics`. For few rows, limit it to the learned latency of a matmul padded to `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -235,8 +219,7 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the superseded versions of backends, in the form `backend@version`. An answer includes the baselines of
-    these versions only on request."""
+    """Return the superseded backend versions, as `backend@version`. Their baselines are included only on request."""
     model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -244,8 +227,7 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return (predictions, recordings) for the requested `versions` of backends. The recordings are those of the
-    problem. The predictions are for the versions without a recording of the problem."""
+    """Return (predictions, recordings) of the requested versions. Recorded versions have no prediction."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -258,17 +240,13 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a problem that is a layer of a network, fastest first. The weights of the layer are
-    assumed not to be in L2 when the layer starts (`read_cold`). The arguments and errors are those of
-    `baselines_of`."""
+    """Return the baselines of `baselines_of` for a network layer whose weights are not in L2 (`read_cold`)."""
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a copy of a baseline for a network layer whose weights are not in L2. If the latency is less than the time
-    to move the compulsory bytes at the achievable DRAM bandwidth, it is raised to this time. The power stays the
-    same."""
+    """Return a copy of a baseline that takes at least the time to read the layer's data from DRAM, at equal power."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -276,8 +254,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return (latency, energy) of a layer whose weights are not in L2. If the latency is less than `cold_seconds`, it
-    is raised to this time. The energy changes accordingly, because the power stays the same."""
+    """Return (latency, energy) of a layer whose weights are not in L2: at least `cold_seconds`, with the same power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -289,7 +266,7 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
-    """Return copies of baselines that include a comparison with the top recommendation.
+    """Return copies of baselines with their comparison to the top recommendation.
 
     Args:
         baselines: baselines of the recommendation's problem.

@@ -1,9 +1,7 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-A comparison of two configs depends on how much of their errors they share. Each estimate states the error of the
-individual config separately (`costs.Estimates.own`). Half of the remaining variance is assumed to be common to all
-kernels on the problem, so that it cancels out. The other half is assumed to be common to the configs of one kernel.
-Measured costs keep the intervals of the measurements.
+Each config has its own error (`costs.Estimates.own`). The configs of one kernel share half of the remaining variance.
+The other half is common to all kernels on the problem and cancels out.
 """
 
 import math
@@ -26,38 +24,35 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 MOST = 48
-"""Maximum number of contenders of a problem: the candidates with the lowest expected cost."""
+"""Maximum number of contenders of a problem: the candidates of lowest expected cost."""
 LISTED = 8
 """Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
-"""Maximum number of features that relate problems. If there are more, random projection reduces them."""
+"""Maximum number of features that relate problems. Random projection reduces a larger number."""
 _LEAST_NOISE = 0.005
-"""Minimum relative noise of a measurement. The medians of two sessions differ by about this fraction."""
+"""Minimum relative noise of a measurement, the difference between the medians of two sessions."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
-"""Key of a contender: name of the kernel, and sorted (tunable, value) pairs of the config."""
+"""Key of a contender: kernel name, and sorted (tunable, value) pairs of the config."""
 
 
 def key_of(kernel: str, config: Mapping[str, int]) -> Key:
-    """Return the key that identifies a config of a kernel among the contenders of a problem."""
     return kernel, tuple(sorted(config.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """Contenders of one problem. `side_by_side` combines them with the contenders of other problems."""
+    """Contenders of one problem. `side_by_side` combines several problems."""
 
     problem: Problem
     keys: tuple[Key, ...]
     """Key of each of the C contenders, lowest expected cost first."""
     expected: Array
-    """Logarithm of the predicted cost, (C,)."""
     deviation: Array
     """Standard deviation of the total error of `expected`, (C,)."""
     own_deviation: Array
-    """Standard deviation of the part of the error that a config does not share with other configs, (C,)."""
+    """Standard deviation of the error that a config does not share with other configs, (C,)."""
     weight: float = 1.0
-    """Weight of the problem."""
     inputs: Array | None = None
     """Features of each contender that a trained model reads, without those for tunables, (C, F); None if not needed."""
 
@@ -87,7 +82,7 @@ def contenders_of(
         objective: quantity to minimize; `pareto` raises `UsageError`.
         weight: weight of the problem.
         among: keys of the configs that may become contenders; None for all configs.
-        always: keys of configs that become contenders whatever their costs, such as measured configs.
+        always: keys of configs that become contenders at any cost, such as measured configs.
         with_inputs: whether to include `inputs`, which correct predictions during refinement.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
@@ -110,8 +105,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the features of the chosen candidates that a trained model reads, without those for tunables,
-    (len(chosen), F)."""
+    """Return the trained model's features of the chosen candidates, without those for tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -127,15 +121,14 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return the logarithmic half-widths of each candidate's 90 % intervals, (2, C). The first row is for the total
-    error of the cost, the second for the error that is not shared with other configs."""
+    """Return log half-widths of 90 % intervals, (2, C): of the total error, and of each config's own error."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders for a problem whose costs are not predicted. All of them have the same expected cost.
+    """Return contenders without predictions, all with the same expected cost.
 
     Args:
         keys: key of each contender.
@@ -149,8 +142,7 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     """Combine the contenders of all problems in the form that `JointPosterior` needs.
 
-    The errors of two configs on different problems are correlated if they have the same kernel or the same values of
-    tunables, and if the problems have similar sizes.
+    Errors on different problems are correlated for equal kernels or tunables and for similar sizes.
     """
     # Index of each feature, keyed by the kernel or the value of a tunable, then by dimension.
     columns: dict[tuple[object, ...], dict[str, int]] = {}
@@ -198,8 +190,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return, for each problem, the inputs of the decision trees that correct predictions, (C, columns). If any problem
-    lacks `inputs`, return None for every problem."""
+    """Return the inputs of the trees for each problem, (C, columns), or None for all if any problem lacks them."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -220,8 +211,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, size) pairs for each problem. `size` is the logarithm of the dimension's size, standardized
-    over all problems of the same op. Dimensions that are the same in all of these problems are omitted."""
+    """Return (dimension, standardized log size) pairs for each problem, without constant dimensions."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -243,8 +233,6 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return the coordinates of a point for each config, (configs, dimensions). The points of similar configs are close
-    to each other. The mean distance of two points is about 1.4."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -259,16 +247,13 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
     """Return the measured costs of contenders, in the form that `JointPosterior` needs.
 
     Rows about other configs are skipped, and so are rows without energy if the objective counts energy.
-
-    Args:
-        objective: objective that determines the cost.
     """
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
         if place is None or (row.energy_j is None and objective is not Objective.LATENCY):
             continue
-        cost = float(objective.value_of(np.array(row.latency_s), np.array(row.energy_j or math.nan)))
+        cost = objective.value_of(row.latency_s, row.energy_j or math.nan)
         result.append(Measured(place, math.log(cost), noise_of(row, objective)))
     return result
 
@@ -281,8 +266,7 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a measured cost, given the ends of its 90 % interval. The
-    result is at least `_LEAST_NOISE`."""
+    """Return the standard deviation of a measured log cost, given its 90 % interval. It is at least `_LEAST_NOISE`."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
@@ -293,12 +277,10 @@ class Regret:
 
     objective: Objective
     expected: float
-    """Expected loss as a fraction of the best config's cost."""
     contenders: tuple[tuple[Key, float, float], ...]
-    """Key, expected cost in SI units, and probability of being the best config, for the most promising contenders."""
+    """Key, expected cost in SI units and probability of being best, for the most promising contenders."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             "expected": self.expected,
             "contenders": [
@@ -309,7 +291,7 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected losses from running the recommended config instead of the config that is actually best.
+    """Return the expected losses from running the recommended config instead of the best config.
 
     Args:
         candidates: candidates at one operating point, with costs that were predicted without measurements.

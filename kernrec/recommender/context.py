@@ -1,4 +1,4 @@
-"""Provide the data that all requests share: databases, trained models, calibrations and static tables."""
+"""Open databases, trained models, calibrations and static tables once for all requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -50,9 +50,9 @@ class Context:
     Args:
         databases: database files to search before the shipped database; None for the user's database, if there is one.
         calibrated: whether to use fitted coefficients of the analytical model, if there are any.
-        models: trained models; None to load the models that are stored next to the first database.
-        conditions: input data of the kernels, and the state of L2 when they start.
-        triton: whether a request about an op considers the library's Triton kernels too.
+        models: trained models; None to load those next to the first database.
+        conditions: input data of the kernels, and state of L2 when they start.
+        triton: whether requests about an op include the library's Triton kernels.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Context:
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_conditions(self, conditions: Conditions) -> "Context":
-        """Return a context for other conditions. It shares the databases and the models with this context."""
+        """Return a context for other conditions that shares databases and models with this context."""
         if conditions == self.conditions:
             return self
         other = copy(self)
@@ -78,18 +78,15 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel with this name.
-
-        A kernel of the library takes precedence, then the user's most recently analyzed kernel, then a kernel that
-        another person shared.
+        """Return the kernel with this name: from the library, else the user's most recently analyzed, else a shared
+        one.
 
         Args:
-            name: name of the kernel. If several files contain a kernel of this name, prefix the file or module, as in
-                `rows.py:kernel` or `package.rows:kernel`.
+            name: name of the kernel, with its file or module as a prefix if necessary (`rows.py:kernel`,
+                `package.rows:kernel`).
 
         Raises:
-            UsageError: no kernel has this name, or the name has no prefix and the user analyzed kernels of this name in
-                several files.
+            UsageError: no kernel has this name, or the user analyzed kernels of this name in several files.
         """
         if name in kernel_names():
             return find_kernel(name)
@@ -101,8 +98,7 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest analyzed version of a user's kernel, and all stored versions that differ only in the spec.
-        For a Triton function, each version describes one captured call."""
+        """Return the newest version of a user's kernel, and all versions with another spec, such as captured calls."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -127,7 +123,7 @@ class Context:
         return kernels
 
     def own_kernels(self) -> list[str]:
-        """Return the sorted names of the kernels in the user's databases. The method `kernel` accepts each name."""
+        """Return the sorted names of the kernels in the user's databases, as the method `kernel` accepts them."""
         stored, library = list(self._stored_kernels()), kernel_names()
         names = set()
         for each in stored:
@@ -141,8 +137,7 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem and equivalent problems. If the conditions are not those of
-        measurements, return only the rows about failed configs."""
+        """Return the database rows about a problem (only failures under conditions that are not measured)."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -151,9 +146,7 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return (tables, evidence) for a problem. `tables` contains the static table of `kernel`, or of every library
-        kernel that implements the problem if `kernel` is None. `evidence` contains the database rows about these
-        kernels."""
+        """Return (static tables, database rows) of one kernel, or of all library kernels for the problem."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
@@ -161,8 +154,8 @@ class Context:
         """Return the static table of each library kernel that implements a problem on a GPU.
 
         Raises:
-            KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or no database
-                contains profiles of one of the kernels.
+            KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or profiles are
+                missing.
         """
         key = gpu.name, kind_of(problem)
         if (joint := self._of_op.get(key)) is None:
@@ -205,10 +198,9 @@ class Context:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel that are valid for a problem, keyed by the index of the launch.
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none.
 
-        The result is empty if there are no such profiles. Profiles from a sample of blocks are valid only for the
-        problem that was sampled.
+        Profiles from a sample of blocks are valid only for the sampled problem.
         """
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
@@ -241,8 +233,7 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of `Context` for one database. For the user's own database, it is None, so that
-    the context includes pulled rows."""
+    """Return `databases` of `Context` for one database: None, which includes pulled rows, for the user's own."""
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
@@ -254,11 +245,10 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """Person who shared the kernel, as in `Kernel.owner`; None if the kernel is the user's own."""
+    """Person who shared the kernel; None for the user's own."""
 
     @property
     def file(self) -> str:
-        """Name of the source file, or of the module that imports the kernel."""
         data = json.loads(self.spec)
         return str((data.get("triton") or {}).get("module") or data.get("source", ""))
 

@@ -62,9 +62,7 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the end of an error message about a problem that no kernel can run. It lists the smaller sizes, other data
-    types and other layouts that can run. If there are none, it names the constraint of each kernel that excludes the
-    problem."""
+    """Return what can run instead (smaller sizes, data types, layouts), or else the constraint of each kernel."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -79,8 +77,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint whose removal would allow a config of a kernel to run the problem. Return None if
-    removing any single constraint is not enough."""
+    """Return the first constraint without which a config of a kernel can run, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -98,8 +95,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that excludes every config even if it is the kernel's only constraint. Return None if
-    there is no such constraint."""
+    """Return the first constraint that by itself excludes every config of a kernel, or None if there is none."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -121,8 +117,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of the dimension `name` for which a kernel can run the problem. Return None if the size
-    of this dimension is not the reason why no kernel can run the problem."""
+    """Return the largest size of the dimension `name` that runs, or None if this size is not the obstacle."""
 
     def runs(value: int) -> bool:
         try:
@@ -143,7 +138,7 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
 
 
 def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
-    """Describe the other layouts or other data types in which a kernel can run the problem, one text per data type."""
+    """Describe the layouts or data types in which a kernel can run the problem, one text per data type."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
@@ -163,10 +158,9 @@ EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield the problem in each data type of `replacements`, together with a note for the answer.
+    """Yield the problem in each data type of `replacements`, with a note for the answer.
 
-    Yield nothing if the GPU can compute in the problem's data type, or if this data type is quantized. Quantized types
-    are not replaced, because users who ask about them compare GPUs.
+    Yield nothing if the GPU supports the data type, or if it is quantized, because its users compare GPUs.
     """
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
@@ -177,14 +171,15 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type. Data types in which a kernel runs come first. Data
-    types that are equal in this respect are ordered by similarity. A data type is excluded if the GPU computes faster
-    in f32. A quantized data type is also excluded if no kernel runs in it."""
+    """Return the data types that can replace a problem's data type, first those with a kernel, most similar first.
+
+    Data types that the GPU computes slower than f32 are excluded, and quantized ones that no kernel runs in.
+    """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return a note which says that the answer is about `other`, the problem in a replacement data type."""
+    """Return the note that `other` replaces a problem in a data type that the GPU cannot compute in."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

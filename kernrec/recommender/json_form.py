@@ -41,11 +41,10 @@ class JsonForm(FormerNames):
     """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Names of the attributes in the JSON form, in order and separated by spaces; empty for all fields."""
+    """Names of the attributes in the JSON form, separated by spaces; empty for all fields."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes in `JSON` as plain values, with units in the keys. The interval of an `Estimate` is
-        included."""
+        """Return the attributes in `JSON`, and the interval of each `Estimate`, as plain values. Keys contain units."""
         values: dict[str, Any] = {}
         for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             value = getattr(self, name)
@@ -60,8 +59,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain values for JSON. A GPU or kernel becomes its name, a problem its key, a network its
-    title, and a record its `as_dict`."""
+    """Convert a value to JSON: a GPU or kernel to its name, a problem to its key, a record to its `as_dict`."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -76,7 +74,7 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Descriptor that returns another attribute of the instance, such as an attribute of one of its attributes.
+    """Descriptor that returns another, possibly nested, attribute of the instance.
 
     Args:
         doc: docstring of the attribute.
@@ -90,31 +88,24 @@ class Alias(Generic[_Value]):
         return cast("_Value", self if instance is None else self._read(instance))
 
 
-class OfPart(Generic[_Value]):
-    """Descriptor that returns a nested attribute, or `otherwise` if the first attribute on its path is None.
-
-    Args:
-        doc: docstring of the attribute.
-        path: path of the nested attribute, such as `measurement.sessions`.
-        otherwise: value if the first attribute on the path is None.
-    """
+class OfPart(Alias[_Value]):
+    """Descriptor as `Alias`, but with the value `otherwise` if the first attribute on the path is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
-        self._part, _, rest = path.partition(".")
-        self.__doc__, self._read, self._otherwise = doc, attrgetter(rest), otherwise
+        super().__init__(doc, path)
+        self._part, self._otherwise = path.partition(".")[0], otherwise
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        if instance is None:
-            return cast("_Value", self)
-        part = getattr(instance, self._part)
-        return self._otherwise if part is None else cast("_Value", self._read(part))
+        if instance is not None and getattr(instance, self._part) is None:
+            return self._otherwise
+        return super().__get__(instance, owner)
 
 
 _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Base class that adds attributes for JSON: intervals and sources of latency and energy."""
+    """Base class with attributes for JSON: intervals and sources of latency and energy."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -129,7 +120,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """Base class that adds attributes for JSON: facts about a config's measurements, and the locked clock."""
+    """Base class with attributes for JSON: facts about a config's measurements, and the locked clock."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None
@@ -145,8 +136,7 @@ class MeasuredNames:
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and user-given name of each person who shared the measurement; empty if no measurement was
-        pulled."""
+        """Public key and name of each person who shared the measurement; empty if none was pulled."""
         if self.measurement is None or not self.measurement.signers:
             return []
         from kernrec.store.keys import signer_name
@@ -163,7 +153,7 @@ class MeasuredNames:
 
 
 class RecommendationNames(IntervalNames, MeasuredNames):
-    """Base class that adds attributes of a recommendation for JSON. For example, `rank` stands for `place.number`."""
+    """Base class with attributes of a recommendation for JSON, such as `rank` for `place.number`."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
@@ -180,7 +170,7 @@ class RecommendationNames(IntervalNames, MeasuredNames):
 
 
 class AnswerNames:
-    """Base class that adds attributes for JSON: values of an answer's problem."""
+    """Base class with attributes of an answer for JSON: the values of its problem."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
     shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
@@ -189,7 +179,7 @@ class AnswerNames:
 
 
 class NetworkNames:
-    """Base class that adds attributes for JSON: values from the workload and the query of a network's answer."""
+    """Base class with attributes of a network's answer for JSON: title, GPU, batch and other inputs of the request."""
 
     if TYPE_CHECKING:
         gpu: GPU

@@ -1,10 +1,8 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-All entry points use `Recommender.as_answered`, which runs this module's search. A kernel that runs in several layouts
-takes about the same time in each layout. So another layout can be faster only if it has a kernel that the default
-layout lacks. For example, the implicit GEMM on tensor cores requires channels last, and Hopper's asynchronous matmuls
-require both operands to be contiguous along k. So the search tries only the default layout and the layouts with
-additional kernels. It selects another layout only if an additional kernel is the fastest.
+A kernel that runs in several layouts takes about the same time in each. So the search tries only the default layout and
+the layouts with additional kernels: the implicit GEMM on tensor cores requires channels last, and Hopper's asynchronous
+matmuls require both operands to be contiguous along k.
 """
 
 from collections.abc import Generator, Iterator
@@ -29,9 +27,9 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Minimum slowdown in the layout that the user fixed, as a fraction, for which a note recommends another layout."""
+"""Minimum slowdown, as a fraction, of a layout that the user fixed, from which a note recommends another layout."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for selecting another layout. Predictions are not more accurate than this."""
+"""Minimum saving of time, as a fraction, for another layout. Predictions are not more accurate than this."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,8 @@ class Fastest:
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Search for a layout, as a generator. It yields the problem in some layout and receives the fastest kernel for it, or
-None if no kernel runs it. Finally, it returns the problem in the selected layout."""
+"""Generator that yields the problem in some layout, receives the fastest kernel for it (or None), and returns the
+choice."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -57,8 +55,7 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the other layouts that have kernels which cannot run in the problem's layout. Layouts with the most such
-    kernels come first. A kernel counts only if its constraints on sizes allow the problem."""
+    """Return the layouts with kernels for these sizes that the problem's layout lacks; most such kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -76,8 +73,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """For each other layout, return the size constraints of the kernels that run in it, but not in the problem's
-    layout."""
+    """Return, for each other layout, the size constraints of the kernels that the problem's layout lacks."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -123,8 +119,8 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
     """Search for the best layout of a problem whose layout the user did not fix.
 
-    If a database has measurements of the problem in some layout, this layout is selected without a search. Otherwise,
-    costs are compared at the default power limit, so that the result does not depend on the query.
+    A layout with measurements of the problem in a database needs no search. Otherwise, costs are compared at the
+    default power limit, so that the result does not depend on the query.
 
     Args:
         problem: problem in the op's default layout.
@@ -164,8 +160,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout for which a database has measurements. The layout of `problem` is tried
-    first, then `others`. Return None if no layout has measurements."""
+    """Return the problem in the first layout with measurements (its own or one of `others`), or None."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -177,8 +172,7 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[str]:
-    """Yield a note if another layout is much faster than the layout of an answer. Only kernels that the answer's layout
-    lacks are considered, at the first operating point of the query."""
+    """Yield a note if a kernel that the answer's layout lacks is much faster in another layout."""
     problem, gpu = answer.problem, answer.gpu
     others = layouts_that_matter(problem, gpu)
     if not answer.recommendations or not others:
@@ -198,8 +192,7 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return the candidates for `other`, which is the same problem in another layout. Only kernels that cannot run in
-    the layout of `problem` are included. Return None if there are no such candidates."""
+    """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

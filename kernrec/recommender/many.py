@@ -1,7 +1,4 @@
-"""Recommend one config for each of many shapes, much faster than separate requests.
-
-The shapes are estimated in batches. Only shapes with rows in the databases are answered one by one.
-"""
+"""Recommend one config for each of many shapes, in batches. Only shapes with database rows are answered one by one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +26,7 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation for each of N shapes, or the fastest backend for a shape that no kernel runs. Costs are NaN if
-    nothing runs the shape, and the energy is NaN if a backend's power is not known."""
+    """Top recommendation, or else fastest backend, for each of N shapes. Unknown costs are NaN."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
@@ -47,7 +43,7 @@ class ManyAnswers(FormerNames):
     backends: tuple[str, ...]
     """Backend whose baseline is the answer for the shape; empty for a recommended kernel or no answer."""
     failures: Mapping[int, str]
-    """Reason why neither a kernel nor a backend runs a shape, keyed by the index of the shape."""
+    """Reason why nothing runs a shape, keyed by the index of the shape."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -86,8 +82,8 @@ def answer_many(
     """Return the top recommendation for each of many shapes of an op.
 
     Args:
-        dims: sizes keyed by dimension. Each is one number for all shapes, or a sequence with one number per shape.
-        query: objective (`latency`, `energy` or `edp`), power limit and clock. Bounds are not allowed.
+        dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
+        query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
         kind: `dtype` and `layout` of all shapes. The defaults are those of `Request`.
 
     Raises:

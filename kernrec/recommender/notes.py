@@ -1,4 +1,4 @@
-"""Write the notes of an answer, which say in one line each what limits the accuracy or validity of its numbers."""
+"""Write the notes of an answer: one line each on what limits the accuracy or validity of its numbers."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
 from kernrec.recommender.result import Recommendation, Remark
 from kernrec.store import ProfileTable
-from kernrec.util.human import Note, human
+from kernrec.util.human import Note, counted, human
 
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",
@@ -30,14 +30,16 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Maximum ratio of two latencies that agree. Two boards of one GPU model differ by a few per cent."""
+"""Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
+
+LONGER = 1.02
+"""Minimum ratio of the times in long and in short runs at the power limit that is worth a note."""
 
 BEYOND_LIMIT = 1.01
-"""Maximum ratio of the power draw to the power limit that counts as a rounding error."""
+"""Maximum ratio of power draw to power limit that counts as a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
-    """Return the sources of the latencies and energies of recommendations."""
     return {
         estimate.source
         for recommendation in recommendations
@@ -46,16 +48,13 @@ def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
 
 
 def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -> tuple[str, ...]:
-    """Return the notes on some recommendations from a candidate set."""
     return tuple(of_recommendations(candidates, recommendations)())
 
 
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer.
-
-    The function keeps no reference to the candidate set, so that the memory of the set can be freed.
+    """Return a function that returns the notes on an answer, without keeping the candidate set in memory.
 
     Args:
         beside: additional recommendations that the answer shows (`Answer.beside`).
@@ -107,8 +106,7 @@ def of_conditions(conditions: Conditions) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes for an answer about an op. If none of the op's Triton kernels can run the
-    problem, the notes explain why. Otherwise, there are no notes."""
+    """Return a function that explains in notes why no Triton kernel of an op runs the problem, if none does."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -137,10 +135,8 @@ def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str
     """Yield a note on each kernel that is predicted to exceed the dense peak rate in the GPU's data sheet."""
     fastest: dict[str, Recommendation] = {}
     for recommendation in recommendations:
-        if (
-            published_peak(gpu, recommendation.problem.dtype)
-            < recommendation.problem.flops / recommendation.latency_s.value
-        ):
+        problem = recommendation.problem
+        if published_peak(gpu, problem.dtype) < problem.flops / recommendation.latency_s.value:
             fastest.setdefault(recommendation.kernel.name, recommendation)
     for name, recommendation in fastest.items():
         peak, boost = published_peak(gpu, recommendation.problem.dtype), gpu.boost_clock_hz
@@ -166,13 +162,19 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that lower the clock, that the GPU cannot hold, that only some boards accept, or that
-    were exceeded."""
-    if any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
+    """Yield notes on power limits that lower the clock, cannot be held, differ between boards, or were exceeded."""
+    longer = max(((each.long_run_latency_s or 0.0) / each.latency_s.value for each in recommendations), default=0.0)
+    if longer > LONGER:
         yield Note(
-            "at the power limit, predicted times are for short runs",
-            "Most recordings run for milliseconds. Large matmuls of random numbers that run for a second or longer take"
-            " 1.16 to 1.39 times as long on H200, B200, GB200 and L40S.",
+            f"at the power limit, times are for short runs; long runs take up to {longer:.3g} times as long",
+            "Most recordings on this GPU run for milliseconds. In runs of a second or longer on random numbers, tensor"
+            " cores take half as much energy again, so that the limit lowers the clock further. The JSON key"
+            " `long_run_latency_s` has the time of each config.",
+        )
+    elif any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):
+        yield Note(
+            "at the power limit, times are for runs of a second or longer",
+            "A run of a few milliseconds may end before the limit lowers the clock.",
         )
     limits_w = dict.fromkeys(recommendation.power_limit_w for recommendation in recommendations)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
@@ -265,20 +267,17 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
         "They are from the middle of the grid and its ends, of the first launch of each config. The number of all"
         f" blocks is that of the top recommendation. {_source_of_counts(table.launches[0].profiles)}",
     )
-    count, share = _extrapolated(considered, "extrapolated")
-    if count:
-        yield Note(
-            f"{_configs(count)}: only the first trips of long loops were emulated",
-            "Later trips are assumed to execute the same instructions. They are up to"
-            f" {100 * share:.0f} % of a config's machine instructions.",
-        )
-    count, share = _extrapolated(considered, "sampled")
-    if count:
-        yield Note(
-            f"{_configs(count)}: only some trips of long loops that depend on data were emulated",
-            "The other trips are assumed to execute the same instructions. They are up to"
-            f" {100 * share:.0f} % of a config's machine instructions.",
-        )
+    for metric, loops, trips in (
+        ("extrapolated", "only the first trips of long loops", "Later"),
+        ("sampled", "only some trips of long loops that depend on data", "The other"),
+    ):
+        count, share = _extrapolated(considered, metric)
+        if count:
+            yield Note(
+                f"{_configs(count)}: {loops} were emulated",
+                f"{trips} trips are assumed to execute the same instructions. They are up to"
+                f" {100 * share:.0f} % of a config's machine instructions.",
+            )
     if coverage.spilling:
         yield Note(
             f"{_configs(coverage.spilling)} spill registers",
@@ -294,9 +293,8 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return (number, fraction) for a profile metric that counts instructions which were not emulated, but extrapolated
-    from emulated loop trips. `number` is the number of configs with such instructions. `fraction` is the largest
-    fraction of a config's instructions that were extrapolated."""
+    """Return (number of configs, largest fraction of a config's instructions) with extrapolated instructions, which a
+    profile metric counts without emulating them."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles
@@ -327,4 +325,4 @@ def _with_metric(profiles: ProfileTable, metric: str) -> int:
 
 
 def _configs(count: int) -> str:
-    return f"{count} config" if count == 1 else f"{count} configs"
+    return counted(count, "config")

@@ -1,12 +1,8 @@
-"""Find baselines that somebody recorded for a problem. They take precedence over baselines from a learned model.
+"""Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
-A recording is valid at the GPU's default power limit and clock. At another operating point, the source of the baseline
-is `learned` instead of `published`. The source is also `learned` if the problem has a bias or an activation.
-
-An item is a unit of work whose number can be padded, such as a row of a matmul or an image
-(`engine/query/more_items.cpp`). So a backend takes at most as long for n items as for n + 1 items. A recording of more
-items therefore also bounds the time of fewer items. Predictions are clamped between the recordings of fewer items and
-of more items.
+An item is a unit of work that can be padded, such as a row of a matmul or an image (`engine/query/more_items.cpp`). So
+a recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
+and for a problem with a bias or an activation.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,21 +28,21 @@ Row = tuple[int, float, int]
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings on one GPU of a problem, and of problems that differ from it only in the number of items."""
+    """Recordings of a problem on one GPU, including problems that differ only in the number of items."""
 
     problem: Problem
     gpu: GPU
     items: int
     """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
-    """Recorded rows in ascending order of the number of items, keyed by backend, version and variant."""
+    """Recorded rows, ascending in items, keyed by backend, version and variant."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings for a problem. A bias and an activation of the problem are ignored.
+        """Return the recordings for a problem, whose bias and activation are ignored.
 
         Args:
-            superseded: versions of backends whose recordings are ignored, in the form `backend@version`.
+            superseded: backend versions to ignore, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -60,9 +56,8 @@ class Recordings:
     ) -> Iterator[RecordedBaseline]:
         """Yield the recorded baselines of the problem, at most one for each backend, version and variant.
 
-        Yield a backend or variant if it has a row with exactly the problem's number of items. Also yield a variant
-        without such a row, such as static scales, if it is faster than the backend's standard variant. Each baseline is
-        the fastest row with at least the problem's number of items.
+        A backend or variant needs a row with the problem's number of items, or must be faster than its standard
+        variant. Its baseline is the fastest row with at least this number of items.
 
         Args:
             backends: backends to include; empty for all.
@@ -80,20 +75,18 @@ class Recordings:
                 yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, with each time clamped to lie between the recorded times of the next smaller and the
-        next larger number of items."""
+        """Return the predictions, clamped between the recorded times of the next smaller and larger item counts."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Convert recorded seconds to the time of the problem, which may have a bias or an activation."""
+        """Return the time of the problem with its bias and activation, given recorded seconds."""
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row that has at least as many items as the problem. Return infinity if no row
-        has that many items."""
+        """Return the time of the fastest row with at least the problem's items, or infinity if there is none."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:
@@ -118,10 +111,9 @@ def _least(rows: Sequence[Row], items: int) -> Row:
 def published_predictions(
     recordings: Recordings, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-    """Yield each recorded row of a problem, together with a prediction that has the recorded time and power.
+    """Yield each recorded row of a problem with a prediction that has the recorded time and power.
 
-    Other values, such as the utilization of the GPU's units, come from the first prediction for the same backend, or
-    from the first of all predictions if there is none for this backend.
+    The other values come from the first prediction for the same backend, or else from the first of all predictions.
 
     Args:
         predictions: predictions for backends.
@@ -145,7 +137,7 @@ def published_predictions(
 
 
 def version_of(row: RecordedBaseline) -> str:
-    """Return the version and variant of the recorded backend, such as `1.3.0rc20, static scales`."""
+    """Return the version and variant of a recording, such as `1.3.0rc20, static scales`."""
     return _version(row.version, row.variant)
 
 

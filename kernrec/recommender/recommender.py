@@ -1,9 +1,4 @@
-"""Define the `Recommender`, which every command uses to rank, explain or order configs.
-
-    request -> problem, GPU, static tables -> candidate set -> selection -> recommendations
-
-A `Recommender` caches static tables, recent candidate sets and recent answers. So a program should reuse one instance.
-"""
+"""Define the `Recommender`, which every command uses to rank, explain or order configs."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,9 +34,9 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum number of cached answers, of cached candidate sets (default), and of sets per batch in `prepare`."""
+"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets per batch in `prepare`."""
 _AHEAD = 128
-"""Number of problems that a loop over many problems estimates in one batch, to limit the memory that it needs."""
+"""Number of problems that are estimated in one batch, which limits memory."""
 
 
 class _Latest(OrderedDict[_Key, _Value]):
@@ -68,8 +63,11 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class Recommender:
-    """Answer requests with data of the given databases and of the shipped database. The arguments are those of
-    `Context`. Pass `context` instead to use a context that is already open."""
+    """Answer requests with data of the given databases and of the shipped database.
+
+    Reuse one instance in a program, because it caches static tables, candidate sets and answers. The arguments are
+    those of `Context`; pass `context` to use an open one.
+    """
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class Recommender:
         self._others: dict[Conditions, Recommender] = {}
 
     def for_conditions(self, conditions: Conditions) -> "Recommender":
-        """Return a recommender for other conditions. It shares databases and models with this recommender."""
+        """Return a recommender for other conditions that shares databases and models with this one."""
         if conditions == self.context.conditions:
             return self
         if conditions not in self._others:
@@ -104,12 +102,11 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op. The arguments are those of `Request`, the errors those
-        of `answer`."""
+        """Return the recommendations for one problem of an op (see `Request` and `answer`)."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
-        """Return the recommendations for a request, best first. On a Pareto front, the fastest comes first.
+        """Return the recommendations for a request, best first (fastest first on a Pareto front).
 
         If no kernel runs the problem, the answer contains only baselines.
 
@@ -128,12 +125,11 @@ class Recommender:
         return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem of an op in the problem's own layout, without considering other layouts."""
+        """Return the answer for a problem of an op in the problem's own layout."""
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer for a problem of an op. The result is cached until a database changes. `fixed` states
-        whether the user fixed the layout; None means that other layouts are not considered."""
+        """Return the answer, cached until a database changes. `fixed` is None if other layouts are not considered."""
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
@@ -156,8 +152,7 @@ class Recommender:
 
         Args:
             problems: problems in the op's default layout.
-            points: operating points of the answers. If possible, layouts are compared with estimates at these points,
-                so that the answers can reuse the estimates.
+            points: operating points of the answers, which may reuse the estimates.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
@@ -195,9 +190,7 @@ class Recommender:
         return Fastest(candidates.ranked.kernels[number].costs.table.kernel, latency_s)
 
     def answer_calls(self, request: Request) -> list[Answer]:
-        """Return one answer for each call of a user's function that was analyzed for the GPU.
-
-        A function has several calls if it was analyzed with several specs, such as one for each captured launch.
+        """Return one answer for each analyzed call of a user's function, such as one for each captured launch.
 
         Raises:
             UsageError: as in `answer`.
@@ -213,10 +206,7 @@ class Recommender:
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield each distinct problem together with its candidates.
-
-        If a problem has no candidates or cannot be estimated in a batch, its answer is yielded instead of candidates.
-        If neither a kernel nor a backend runs the problem, the error is yielded instead.
+        """Yield each distinct problem with its candidates, or with its answer or error if a batch cannot estimate it.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -242,8 +232,7 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem. If neither a kernel nor the GPU supports its data type, return the answer
-        for the problem in a replacement data type."""
+        """Return the answer for a problem, in a replacement data type if no kernel and no GPU unit supports its own."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -267,8 +256,7 @@ class Recommender:
         return answer_by_baselines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """Return the candidates of a problem. If the query allows only the source `predicted`, their costs are
-        predicted by the analytical model only."""
+        """Return the candidates of a problem, with costs of the analytical model only if the query requires it."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
@@ -278,8 +266,7 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer about one kernel at the requested power limit. If the query sets no power limit, the
-        configs are evaluated over a range of power limits."""
+        """Return the answer about one kernel at the requested power limit. Without a limit, sweep over limits."""
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
@@ -295,7 +282,7 @@ class Recommender:
         return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of a problem of an op at the given operating points. Recent sets are cached.
+        """Return the candidates of an op's problem at the given operating points, from a cache if possible.
 
         Raises:
             KernrecError: no config of any kernel can run the problem.
@@ -309,7 +296,7 @@ class Recommender:
         return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
-        """Estimate many problems in one batch and cache the results, so that later calls of `candidates` are fast."""
+        """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
         self._forget_if_changed()
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
         # Make room for two candidate sets per problem, because a comparison of layouts prepares two layouts.
@@ -326,9 +313,7 @@ class Recommender:
     def candidates_of_each(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidates of each problem, in order.
-
-        Problems are estimated in batches where possible. Sets from a batch are not added to the cache.
+        """Yield the candidates of each problem, in order, estimated in batches where possible.
 
         Raises:
             KernrecError: no config of any kernel can run one of the problems.
@@ -341,8 +326,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of a problem of an op. If there are several operating points, the power limits at which
-        the kernels were measured are added to them."""
+        """Return the candidates of an op's problem. A sweep includes the power limits of measurements."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(
@@ -356,8 +340,7 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidate sets of many problems, estimated in batches. Problems that cannot be estimated in a
-        batch, for example because a database has rows about them, are skipped; use `candidates` for them."""
+        """Yield candidate sets, estimated in batches. Problems with database rows are skipped."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -378,13 +361,12 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the config that is actually best. The
-        result contains one loss for the objective or, for a Pareto front, one for latency and one for energy. It is
-        empty if the answer contains only baselines."""
+        """Return the expected loss from running the top recommendation instead of the best config: one for the
+        objective, two (latency, energy) for a Pareto front, none without recommendations."""
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.conditions != self.context.conditions:
-            return self.for_conditions(answer.conditions).regrets(answer)
+        if answer.query.conditions != self.context.conditions:
+            return self.for_conditions(answer.query.conditions).regrets(answer)
         if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel

@@ -12,13 +12,10 @@ from kernrec.util.human import counted
 
 
 def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
-    """Return the configs of a kernel for which a database has rows about a problem, on any GPU.
-
-    The order is random but reproducible, so the first N configs are a random sample.
+    """Return the configs of a kernel with rows about a problem, on any GPU, in random but reproducible order.
 
     Raises:
-        UsageError: the file is not a database, or it has no rows about this kernel and problem. The message says which
-            similar rows it has.
+        UsageError: the file is not a database, or has no such rows. The message says which similar rows it has.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

@@ -1,10 +1,6 @@
 """Define what a user can request, and at which operating points the configs are evaluated.
 
-A `Request` names the problem and the GPU. Its `Query` states the objective, the bounds and the operating point.
-
-A lower power limit often saves energy. If the objective counts energy and the user sets neither `--power-limit` nor
-`--clock`, configs are therefore evaluated at a range of power limits up to the default. The objective `latency` needs
-no such sweep, because latency is lowest at the default limit.
+A lower power limit often saves energy, so an objective that counts energy sweeps power limits if the user sets none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Real
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +22,8 @@ from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import CACHES, COLD, Conditions, OperatingPoint
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
+
+_Cost = TypeVar("_Cost", float, np.ndarray)
 
 
 class Objective(StrEnum):
@@ -40,11 +39,16 @@ class Objective(StrEnum):
         """Costs that the objective depends on: `latency`, `energy` or both."""
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
-    def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """Return the value of the objective, which is to be minimized, for each element of the given arrays.
+    @property
+    def scalar(self) -> "Objective":
+        """The objective itself, or latency for the Pareto front."""
+        return Objective.LATENCY if self is Objective.PARETO else self
+
+    def value_of(self, latency_s: _Cost, energy_j: _Cost) -> _Cost:
+        """Return the value of the objective to minimize, for numbers or for arrays of any shape.
 
         Args:
-            latency_s: latency in seconds, of any shape.
+            latency_s: latency in seconds.
             energy_j: energy in joules, in the shape of `latency_s`.
 
         Raises:
@@ -58,7 +62,7 @@ class Objective(StrEnum):
 
 
 SOURCES = ("predicted", "transferred", "learned", "measured", "published")
-"""Sources of estimates to which a query can be restricted. `published` keeps only recorded baselines."""
+"""Sources to which a query can be restricted. `published` keeps only recorded baselines."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
 """Present names of sources, keyed by their names in version 0.1.0."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
@@ -72,11 +76,10 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
     """Parse the names of backends.
 
     Args:
-        names: sequence of names, or one string with names separated by commas.
+        names: sequence of names, or names separated by commas.
 
     Returns:
-        (libraries, special). `libraries` contains the names of libraries. `special` is `KERNREC` or `MIXED` if `names`
-        contains one of the two, and otherwise an empty string.
+        (names of libraries, special name). The special name is `KERNREC`, `MIXED` or empty.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -108,14 +111,14 @@ class Query:
     """Objective, bounds and operating point of a request. A bound of None does not apply."""
 
     objective: Objective = Objective.PARETO
-    """Objective. A string is converted to an `Objective`; an unknown name raises `UsageError`."""
+    """Objective, or its name. An unknown name raises `UsageError`."""
     max_slowdown: float | None = None
     """Maximum slowdown of a recommendation, as a fraction of the latency of the fastest config."""
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts; None for the GPU's default limit. If the objective counts energy or the request is about
-    one kernel, None also adds a range of other limits."""
+    """Power limit in watts. None for the default limit, or for a sweep if the objective counts energy or the request is
+    about one kernel."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
@@ -131,7 +134,7 @@ class Query:
     backends: tuple[str, ...] = ()
     """Backends whose baselines the answer includes, by their names in `BACKENDS`; empty for all backends."""
     each_config: bool = False
-    """Whether each config keeps its own row instead of being merged with similar ones, for example to measure it."""
+    """Whether each config has its own row instead of sharing it with similar configs."""
 
     @property
     def conditions(self) -> Conditions:
@@ -187,9 +190,7 @@ class Query:
 class Request:
     """Problem, GPU and query, with the names that a user types.
 
-    Exactly one of `op` and `kernel` is set. A request about an op considers every kernel that implements the op. A
-    request about a kernel, which may be the user's or the library's, considers only this kernel. `op_points` and
-    `kernel_points` determine the operating points.
+    Set either `op`, for all kernels that implement it, or `kernel`, for one kernel of the user or the library.
     """
 
     gpu: str
@@ -200,8 +201,7 @@ class Request:
     dtype: str | None = None
     """Data type; by default the first data type of the op or kernel."""
     layout: str | None = None
-    """Tensor layout. The default is the best layout on the GPU for an op, and the first layout in the spec for a
-    kernel."""
+    """Tensor layout. The default is the best layout on the GPU for an op, and the spec's first layout for a kernel."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -210,7 +210,6 @@ class Request:
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Sizes of the given dimensions, keyed by name."""
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
 
     def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
@@ -235,17 +234,17 @@ def power_limits(gpu: GPU) -> list[float]:
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """Return the operating points at the GPU's default power limit and then at each of `limits`, which are in watts."""
+    """Return the default operating point and then one at each of `limits`, in watts."""
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return operating points at power limits below the default, which a request about an op sweeps over."""
+    """Return operating points below the default power limit, which a request about an op sweeps over."""
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """Return the lowest core clock, in Hz, to which a power limit can lower the clock in the power model."""
+    """Return the lowest core clock in Hz that a power limit can cause in the power model."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 
@@ -256,8 +255,7 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points for a request about an op. The requested point comes first. If the request needs a
-    sweep, the operating points of the sweep follow."""
+    """Return the operating points of a request about an op: the requested point, then the sweep if there is one."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
@@ -270,10 +268,10 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 
 
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
-    """Return the operating points for a request about one kernel.
+    """Return the operating points of a request about one kernel.
 
-    The default point comes first, then the requested power limit. If the query sets no limit, a range of limits follows
-    instead, and all limits at which the kernel was measured. Locked clocks come last if the query includes them.
+    The default point comes first, then the requested power limit, or else a sweep that includes all measured limits.
+    Locked clocks come last if the query includes them.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]

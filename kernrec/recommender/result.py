@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
+from kernrec.model.analytical.power import RANDOM
 from kernrec.model.analytical.spread import Estimate as Estimate
 from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, Conditions, OperatingPoint
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import (
     Alias,
     AnswerNames,
@@ -22,7 +23,7 @@ from kernrec.recommender.json_form import (
     RecommendationNames,
     plain,
 )
-from kernrec.recommender.request import Objective
+from kernrec.recommender.request import Objective, Query
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
-"""Function that returns some of the notes of an answer. It is called when the notes are first read."""
+"""Function that returns notes of an answer when they are first read."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Comparison(JsonForm):
     energy_saved: float
     """Energy saved, as a fraction of the energy of the reference config."""
     slowdown: float
-    """Additional latency, as a fraction of the latency of the reference config; negative if the config is faster."""
+    """Additional latency, as a fraction of the reference config's latency; negative if the config is faster."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ class Recommendation(RecommendationNames, JsonForm):
 
     JSON = (
         "rank ambiguous kernel kernel_hash config alike may_be_faster power_limit_w locked_clock_hz launches latency_s"
-        " energy_j power_w clock_hz source energy_source bottleneck occupancy versus_fastest versus_occupancy_heuristic"
-        " sessions measured_at device database signed_by contributors contributors_latency_s rescaled"
+        " long_run_latency_s energy_j power_w clock_hz source energy_source bottleneck occupancy versus_fastest"
+        " versus_occupancy_heuristic sessions measured_at device database signed_by contributors contributors_latency_s"
+        " rescaled"
     )
 
     kernel: Kernel
@@ -109,32 +111,46 @@ class Recommendation(RecommendationNames, JsonForm):
     occupancy: float
     """Resident warps per SM during the first launch, as a fraction of the SM's maximum."""
     fastest: tuple[float, float]
-    """Latency in seconds and energy in joules of the fastest config of all kernels, at the first operating point."""
+    """Latency (s) and energy (J) of the fastest config of all kernels, at the first operating point."""
     heuristic: tuple[float, float]
-    """Latency in seconds and energy in joules of the occupancy heuristic's config at the first operating point."""
+    """Latency (s) and energy (J) of the occupancy heuristic's config, at the first operating point."""
     measurement: MeasuredAnswer | None = None
     """Combined measurements at this operating point; None if the config was not measured there."""
     alike: int = 0
-    """Number of further configs that this recommendation represents. They have the same machine code or nearly the same
-    costs."""
+    """Number of further configs in this row, which have the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor by which the costs are multiplied in comparisons with measured configs, to account for their error. It is
-    1 if the costs were measured, or learned from recordings on this GPU."""
+    """Factor for predicted costs in comparisons with measured configs, to allow for their error; 1 if the costs were
+    measured, or learned from recordings on this GPU."""
+    inputs: str = RANDOM
+    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
-    """Whether the config's expected latency is lower than that of `fastest`, but must be confirmed by measurement."""
+    """Whether the expected latency is below `fastest`, but still has to be measured."""
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
 
     @property
     def source(self) -> Source:
-        """Source of the latency. The energy may have another source, `energy_j.source`."""
+        """Source of the latency. The source of the energy is `energy_j.source`."""
         return Source(self.latency_s.source)
 
     @property
     def power_limit_w(self) -> float:
         """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
         return self.point.limit_w(self.gpu)
+
+    @cached_property
+    def long_run_latency_s(self) -> float | None:
+        """Latency in seconds in runs of a second or longer, in which the power limit may lower the clock further; None
+        if the latency was measured."""
+        if self.latency_s.source == Source.MEASURED:
+            return None
+        from kernrec.model.analytical.power import PowerModel
+        from kernrec.model.analytical.sustained_roof import long_run_s
+
+        power = PowerModel.for_gpu(self.gpu, self.inputs)
+        run = self.latency_s.value, self.power_w, self.clock_hz
+        return long_run_s(self.gpu, power, self.problem, self.power_limit_w, *run)
 
     @property
     def versus_fastest(self) -> Comparison:
@@ -155,7 +171,7 @@ class Recommendation(RecommendationNames, JsonForm):
         return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return plain values for JSON, with units in the keys."""
         names = ("entry", "grid", "block", "shared_bytes")
         launches = [{name: plain(getattr(launch, name)) for name in names} for launch in self.launches]
         return super().as_dict() | {"launches": launches}
@@ -163,7 +179,7 @@ class Recommendation(RecommendationNames, JsonForm):
 
 @dataclass(frozen=True)
 class Foreign(MeasuredNames, JsonForm):
-    """Measured config of a kernel that is not in kernrec's library, so that kernrec cannot emit its code."""
+    """Measured config of a kernel that is not in kernrec's library."""
 
     JSON = (
         "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
@@ -174,39 +190,34 @@ class Foreign(MeasuredNames, JsonForm):
     point: OperatingPoint
     latency_s: Estimate
     energy_j: Estimate | None
-    """Energy in joules; None if the energy was not measured."""
     replayed: bool
-    """Whether the times were replayed from somebody's recording instead of being measured by kernrec."""
+    """Whether the times come from somebody's recording."""
     measurement: MeasuredAnswer
     measured_by: str | None
-    """Program that made the measurement. For imported rows, this is the tool and the person who recorded them."""
+    """Program that made the measurement, or tool and person of an imported recording."""
 
     @property
     def source(self) -> str:
-        """Source of the costs: `replayed` or `measured`."""
         return "replayed" if self.replayed else Source.MEASURED
 
     @property
     def power_w(self) -> float | None:
-        """Mean power in watts while the config runs; None if the energy was not measured."""
         return None if self.energy_j is None else self.energy_j.value / self.latency_s.value
 
     @property
     def power_limit_w(self) -> float | None:
-        """Power limit in watts during the measurement; None if no limit was set."""
         return self.point.power_limit_w
 
 
 @dataclass(frozen=True)
 class KernelAnswer:
-    """Part of an answer that exists only if the request is about one kernel."""
+    """Part of an answer about one kernel."""
 
     kernel: Kernel
     heuristic: Recommendation
-    """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
+    """Config that the occupancy heuristic picks, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """Minimum and maximum number of emulated blocks of the first launch, over the configs. Both are 0 if the kernel was
-    not profiled from a sample of blocks."""
+    """Minimum and maximum number of emulated blocks of the first launch; 0 if no blocks were sampled."""
 
 
 @dataclass(frozen=True)
@@ -221,43 +232,37 @@ class Answer(AnswerNames, JsonForm):
 
     problem: Problem
     gpu: GPU
-    objective: Objective
+    query: Query
     point: OperatingPoint
-    """First operating point of the request. In a sweep, each recommendation has its own operating point."""
+    """First operating point of the request. Recommendations of a sweep have their own."""
     recommendations: tuple[Recommendation, ...]
     """Recommendations, best first. On a Pareto front, the fastest comes first."""
     candidates: int
     """Number of configs that can run the problem."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
-    """Functions that return the `notes`. They are called when `notes` is first read."""
-    conditions: Conditions = MEASURED_CONDITIONS
-    """Assumed input data, and assumed state of L2 when a launch starts."""
+    """Functions that return the `notes`, called when `notes` is first read."""
     calibration: "Calibration | None" = None
-    """Fitted coefficients of the analytical model; None if the model uses the coefficients of the GPU's data sheet."""
+    """Fitted coefficients of the analytical model; None for those of the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
     """Trained models that correct the analytical model's costs of the kernels."""
     about_kernel: KernelAnswer | None = None
     """Details about the kernel of the request; None if the request is about an op."""
     saving: Saving | None = None
-    """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
+    """Energy saving at another operating point; None if too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
-    """Best config of a CUDA kernel if `recommendations` contains only Triton kernels, and vice versa; empty if it
-    contains both kinds of kernels."""
+    """Best config of a CUDA kernel if `recommendations` has only Triton kernels, and vice versa; else empty."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False
-    """Whether the user fixed no layout, and kernrec selected a layout other than the op's default."""
+    """Whether kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
-    """Reason why no kernel runs the problem, in an answer that contains only baselines; otherwise None."""
-    backends: tuple[str, ...] = ()
-    """Backends whose baselines the answer includes; empty for all backends."""
-    source: str = ""
-    """Only source of estimates that the query allows; empty for all sources."""
+    """Reason why no kernel runs the problem; None if a kernel runs it."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
-    """Context that provides the models of backends; None if the answer has no baselines."""
+    """Context with the models of backends; None if the answer has no baselines."""
 
-    inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "conditions.inputs")
-    l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "conditions.l2")
+    objective = Alias[Objective]("Objective that ranks the recommendations.", "query.objective")
+    inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
+    l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")
     kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
     kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "about_kernel.kernel.hash", None)
     sampled_blocks = OfPart[tuple[int, int] | None](
@@ -279,8 +284,6 @@ class Answer(AnswerNames, JsonForm):
     def to_arrow(self) -> Any:
         """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--format csv`.
 
-        Convert it with `.to_pandas()`, or with `polars.from_arrow`.
-
         Raises:
             KernrecError: PyArrow is not installed.
         """
@@ -299,15 +302,15 @@ class Answer(AnswerNames, JsonForm):
 
     @cached_property
     def baselines(self) -> "tuple[Baseline, ...]":
-        """Baselines at the operating point of the top recommendation, fastest first, computed on first use."""
+        """Baselines at the operating point of the top recommendation, fastest first."""
         if self.context is None:
             return ()
         from kernrec.recommender.baselines import baselines_of, beside
 
         point = self.recommendations[0].point if self.recommendations else self.point
-        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.backends)
-        if self.source:
-            baselines = tuple(baseline for baseline in baselines if baseline.source == self.source)
+        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.query.backends)
+        if source := self.query.source:
+            baselines = tuple(baseline for baseline in baselines if baseline.source == source)
         if not self.recommendations:
             return baselines
         latency = self.best.latency_s
@@ -315,21 +318,20 @@ class Answer(AnswerNames, JsonForm):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader of the answer, computed when this attribute is first read."""
+        """Notes for the reader of the answer."""
         return tuple(line for remark in self.remarks for line in remark())
 
     @property
     def leading_backend(self) -> str | None:
-        """Name of the backend of `leading_baseline`; None if there is no such baseline."""
+        """Name of the backend of `leading_baseline`; None if there is none."""
         return None if self.leading_baseline is None else self.leading_baseline.backend
 
     @cached_property
     def leading_baseline(self) -> "Baseline | None":
-        """Best baseline that ranks before the top recommendation; None if the top recommendation ranks first.
+        """Best baseline that ranks before the top recommendation; None if there is none.
 
-        A baseline ranks first if its cost is lower. A baseline from recordings of this GPU also ranks first if the
-        recommendation's advantage is smaller than the recommendation's error. This second rule does not apply if the
-        objective is `energy`.
+        A baseline leads if its cost is lower. Unless the objective is `energy`, it also leads if it comes from
+        recordings of this GPU and the recommendation's advantage is smaller than the recommendation's error.
         """
         if not self.recommendations:
             return None
@@ -347,20 +349,16 @@ class Answer(AnswerNames, JsonForm):
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value that the objective minimizes. For a Pareto front, this is the latency. If the objective
-        counts energy and `energy_j` is None, return infinity."""
-        if self.objective in (Objective.LATENCY, Objective.PARETO):
-            return latency_s
-        if energy_j is None:
-            return float("inf")
-        return energy_j if self.objective is Objective.ENERGY else energy_j * latency_s
+        """Return the value to minimize: the objective, or the latency for a Pareto front. An unknown energy that counts
+        gives infinity."""
+        return self.objective.scalar.value_of(latency_s, float("inf") if energy_j is None else energy_j)
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts at `point`, the first operating point of the request."""
+        """Power limit in watts at `point`."""
         return self.point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return plain values for JSON, with units in the keys."""
         of_kernel = () if self.about_kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
         return {name: value for name, value in super().as_dict().items() if name not in of_kernel}

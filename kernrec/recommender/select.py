@@ -1,13 +1,9 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-The engine does the selection. It merges two candidates if each of their costs differs by less than half a percent, and
-if they also run the same machine code or differ in only one tunable. In two cases, it merges candidates whatever their
-costs are. For a request about an op, candidates with the same machine code and block size form one row. For a call of a
-user's Triton function, candidates with the same machine code and grid form one row. The best candidate represents the
-row. Measured configs are never merged.
-
-On a Pareto front, each config keeps at most three operating points: those with the lowest latency, the lowest energy
-and the lowest EDP. Otherwise a single config could fill the front.
+Candidates are similar if their costs differ by less than half a percent and they have the same machine code, or differ
+in one tunable. For an op, the same machine code and block size suffice; for a call of a user's Triton function, the
+same machine code and grid. Measured configs stay separate. On a Pareto front, each config keeps at most three operating
+points: lowest latency, lowest energy and lowest EDP.
 """
 
 from math import inf, isnan
@@ -23,12 +19,12 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds in the engine's form: index of the objective, maximum number of picks, maximum power in watts, maximum
-slowdown as a fraction, and index of the only source that may be picked (-1 for all sources)."""
+"""Bounds in the engine's form: index of the objective, number of picks, power in watts, slowdown as a fraction, and
+index of the only source (-1 for all)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
-    """Return the bounds of a query in the engine's form. If `top` is given, it replaces `query.top`."""
+    """Return the bounds of a query in the engine's form, with `top` instead of `query.top` if given."""
     source = query.source if query.source in ("transferred", "learned", "measured") else ""
     return (
         OBJECTIVES.index(query.objective),
@@ -40,11 +36,11 @@ def bounds_of(query: Query, top: int | None = None) -> Bounds:
 
 
 def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """Pick at most `top` candidates of a non-empty set, best first. For a Pareto front, the fastest comes first.
+    """Pick at most `top` candidates of a non-empty set, best first (fastest first on a Pareto front).
 
     Args:
         query: bounds and objective.
-        first: index of the first operating point to pick from. Earlier operating points serve only as references.
+        first: index of the first operating point to pick from. Earlier points are only references.
         top: maximum number of picks; None for `query.top`.
 
     Raises:
@@ -56,11 +52,11 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return `picked`. If the engine could not pick any candidate, raise an error instead.
+    """Return the engine's picks, or raise an error if there are none.
 
     Args:
-        picked: result of the engine. If no candidate satisfies the bounds, it is a number instead of picks: the lowest
-            power of any candidate in watts, or NaN if no candidate has the requested source.
+        picked: picks, or a number if no candidate satisfies the bounds: the lowest power of any candidate in watts, or
+            NaN if no candidate has the requested source.
         gpu: name of the GPU, for the message.
 
     Raises:
@@ -87,7 +83,7 @@ def rows_of(
         of_op: whether the request is about an op, not about one kernel.
 
     Returns:
-        At most `query.top` picks, best first, and for each pick the number of similar configs that it represents.
+        At most `query.top` picks, best first, and the number of similar configs of each pick.
 
     Raises:
         UsageError: no candidate satisfies the bounds.
@@ -98,8 +94,7 @@ def rows_of(
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto-optimal candidates, fastest first. If several candidates have the same latency
-    and energy, only the first of them is included. `latency` and `energy`, (C,), must be finite."""
+    """Return the indices of the Pareto-optimal candidates, fastest first, given finite costs, (C,)."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

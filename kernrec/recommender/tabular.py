@@ -1,7 +1,6 @@
 """Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks.
 
-A row describes one recommendation or one baseline. It has the columns of `--format csv`, in SI units. This module
-cannot import the classes of answers, because they import this module to display themselves.
+A row describes one recommendation or baseline, with the columns of `--format csv` in SI units.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ def plain_rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Convert rows to a `pyarrow.Table`, which pandas (`.to_pandas()`) and polars (`polars.from_arrow`) can read.
+    """Convert rows to a `pyarrow.Table`.
 
     Raises:
         KernrecError: PyArrow is not installed.
@@ -32,12 +31,10 @@ def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def title(answer: Any) -> str:
-    """Return the title of an answer's table, which names the problem, the GPU and the objective."""
     return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
 def summary(answer: Any) -> str:
-    """Return a one-line summary of an answer."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
     if not answer.recommendations:
         return f"<{about}: no recommendation, {len(answer.baselines)} baselines>"
@@ -46,7 +43,6 @@ def summary(answer: Any) -> str:
 
 
 def recommendation_summary(recommendation: Any) -> str:
-    """Return a one-line summary of a recommendation."""
     subject = f"{recommendation.problem.title} on {recommendation.gpu.name}"
     return f"<Recommendation {recommendation.place} of {subject}: {_words(recommendation)}>"
 
@@ -59,17 +55,17 @@ def _words(recommendation: Any) -> str:
 
 
 def text(answer: Any) -> str:
-    """Return the table of an answer as text. It lists the recommendations and then the baselines."""
+    """Return an answer's recommendations and baselines as a text table."""
     return "\n".join([title(answer), *_aligned(_cells(answer))])
 
 
 def html(answer: Any) -> str:
-    """Return the table and the notes of an answer as HTML for a notebook."""
+    """Return an answer's table and notes as HTML for a notebook."""
     return _html(title(answer), _cells(answer)) + _list(answer.notes)
 
 
 def network_text(answer: Any) -> str:
-    """Return the answer for a network as text: a table of totals and a table of layers."""
+    """Return the answer for a network as text tables of totals and of layers."""
     return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
 
 
@@ -120,43 +116,22 @@ def _list(notes: Iterable[str]) -> str:
 
 
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of an answer's table: first the heading, then one row at a time."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
-    for recommendation in answer.recommendations:
-        costs = (interval_text(recommendation.latency_s, "s"), interval_text(recommendation.energy_j, "J"))
-        config = short_config(recommendation.config)
-        yield (
-            str(recommendation.place),
-            recommendation.kernel.name,
-            *costs,
-            human(recommendation.power_limit_w, "W"),
-            str(recommendation.source),
-            config,
-        )
-    for baseline in answer.baselines:
-        yield (
-            "",
-            baseline.dated_name,
-            *_baseline_costs(baseline),
-            human(baseline.power_limit_w, "W"),
-            baseline.source,
-            "",
-        )
+    rows = [(str(row.place), row.kernel.name, row, short_config(row.config)) for row in answer.recommendations]
+    rows += [("", baseline.dated_name, baseline, "") for baseline in answer.baselines]
+    for rank, name, row, config in rows:
+        energy = "" if row.energy_j is None else interval_text(row.energy_j, "J")
+        costs = interval_text(row.latency_s, "s"), energy
+        yield rank, name, *costs, human(row.power_limit_w, "W"), str(row.source), config
 
 
 def interval_text(estimate: Any, unit: str) -> str:
-    """Format an estimate with its interval."""
     return f"{human(estimate.value, unit)} ({range_text(estimate.low, estimate.high, unit)})"
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """Format the ends of a range. The unit is printed once if both ends share it."""
+    """Format the ends of a range, with the unit only once if both ends share it."""
     low_text, high_text = human(low, unit), human(high, unit)
     if low_text.split(" ")[-1] == high_text.split(" ")[-1]:
         low_text = low_text.split(" ")[0]
     return f"{low_text} to {high_text}"
-
-
-def _baseline_costs(baseline: Any) -> tuple[str, str]:
-    energy = "" if baseline.energy_j is None else interval_text(baseline.energy_j, "J")
-    return interval_text(baseline.latency_s, "s"), energy

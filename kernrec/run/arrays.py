@@ -18,17 +18,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of each dtype in other libraries. The first is PyTorch's name.
-
-If NumPy lacks the dtype, the last name is the NumPy dtype that holds the raw bits.
-"""
+"""Names of each dtype in other libraries. The first is PyTorch's name. If NumPy lacks the dtype, the last name is the
+NumPy dtype that holds the raw bits."""
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Name, shape, dtype and size that an array must have to be used as one of a kernel's tensors."""
+    """Properties that an array must have to be used as one of a kernel's tensors."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,19 +36,19 @@ class Expected:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """Shape, strides, dtype and location of an array, read from the array itself."""
+    """Shape, strides, dtype and location of an array."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Strides in elements."""
     dtype: str
     device: int
-    """Number of the array's GPU; -1 for host memory."""
+    """Number of the array's GPU, or -1 for host memory."""
     address: int
 
     @property
     def dense(self) -> bool:
-        """Return whether the elements are contiguous and the last axis varies fastest."""
+        """Whether the elements are contiguous and the last axis varies fastest."""
         return all(s == t for n, s, t in zip(self.shape, self.strides, dense_strides(self.shape), strict=True) if n > 1)
 
 
@@ -67,9 +65,7 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
     """Check that an array can be used as a kernel's tensor.
 
     Args:
-        facts: Properties of the array.
-        expected: Properties that the array must have.
-        device: Number of the GPU that must hold the array; -1 for host memory.
+        device: Number of the GPU that must hold the array, or -1 for host memory.
 
     Raises:
         UsageError: The array has the wrong device, dtype, shape, strides or alignment.
@@ -124,8 +120,6 @@ class Reader(Protocol):
 
 
 class TorchReader:
-    """Reader for PyTorch tensors."""
-
     def __init__(self) -> None:
         import torch
 
@@ -173,8 +167,6 @@ class TorchReader:
 
 
 class CupyReader:
-    """Reader for CuPy arrays."""
-
     def __init__(self) -> None:
         import cupy
         import numpy as np
@@ -220,12 +212,11 @@ class View:
 
     facts: ArrayFacts
     stream: int | None
-    """Address of the stream that writes the array. It is None if the array names no stream."""
+    """Address of the stream that writes the array, or None if the array names no stream."""
     owner: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the extent of each axis."""
         return self.facts.shape
 
 
@@ -256,8 +247,7 @@ def view_of(array: Any, name: str, driver: Any) -> View:
     """Return a view of an array that is neither a CuPy array nor a PyTorch tensor.
 
     Args:
-        array: Array with `__cuda_array_interface__`.
-        name: Name of the array for error messages.
+        name: Name of the array, for messages.
         driver: Driver that finds the GPU of an address.
 
     Raises:

@@ -12,16 +12,13 @@ from kernrec.run.arrays import ArrayFacts, Expected, check
 from kernrec.run.shapes import Shapes
 
 _MOST_FLOPS = 4e9
-"""Maximum number of floating-point operations of a problem that is emulated."""
+"""Maximum number of floating-point operations to emulate."""
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """Return (problem, tensors). The shapes of the input arrays determine the problem.
-
-    The tensors are keyed by name. The output is filled with zeros.
+    """Return (problem, tensors keyed by name), for input arrays whose shapes determine the problem. The output is zero.
 
     Args:
-        shapes: Problems that the kernel was built for.
         arrays: Contiguous NumPy arrays in the order of the inputs. A bf16 input contains the raw bits as uint16.
 
     Raises:

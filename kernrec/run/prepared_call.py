@@ -36,10 +36,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on one problem.
-
-    All calls write to the same packed arguments, so callers must hold a lock while they queue launches.
-    """
+    """Launches of a variant on one problem. They share packed arguments, so hold a lock while queueing them."""
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0
@@ -68,13 +65,12 @@ class PackedLaunches:
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
-        """Fill in the addresses, and queue the launches in a stream.
+        """Queue the launches in a stream.
 
         Args:
             addresses: Addresses of the inputs, in the order of the op's tensors.
             output: Address of the output.
             workspace: Address of the memory for all workspaces.
-            stream: Address of the stream.
         """
         for slot, place in self._inputs:
             slot.value = addresses[place]
@@ -106,15 +102,12 @@ class PreparedCall:
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """Properties that the output array must have. The name is `out`, because calls use this name."""
+        """Properties of the output array, under the name of the argument `out`."""
         self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream.
-
-        All arguments are addresses. `addresses` belong to the inputs, in the order of the op's tensors.
-        """
+        """Queue the launches in a stream. See `PackedLaunches.queue`."""
         launches = self.launches
         with self._lock:  # After queueing, the driver has copied the packed arguments.
             size = launches.workspace_bytes
@@ -157,7 +150,6 @@ def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, An
     """Return the input arrays of a call in the order of the op's tensors.
 
     Args:
-        inputs: Names of the inputs.
         arrays: Arrays given by position.
         named: Arrays given by name.
 

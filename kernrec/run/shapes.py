@@ -1,7 +1,6 @@
 """Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-Each dimension of the op is fixed or has several values. If a dimension has several values, the shapes of a call's input
-arrays determine the value.
+Each dimension of the op is fixed or has several values. The shapes of a call's input arrays determine the value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Set of problems of one op, in one dtype and layout."""
+    """Problems of one op, in one dtype and layout."""
 
     op: Op
     dtype: str
@@ -30,21 +29,19 @@ class Shapes:
     fixed: Mapping[str, int]
     """Value of each dimension that has only one value."""
     ranged: Mapping[str, Sequence[int]]
-    """Values, in ascending order, of each dimension that has several values: a `range` or a tuple of numbers."""
+    """Ascending values of each dimension that has several: a `range` or a tuple."""
 
     @classmethod
     def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
-        """Create a set of problems.
+        """Create the problems of an op.
 
         Args:
-            op: Op of the problems.
-            dtype: Data type; None for the op's default.
-            layout: Tensor layout; None for the op's default.
+            dtype: Data type, by default the op's default.
+            layout: Tensor layout, by default the op's default.
             dims: Value or values of each dimension: a number, a range such as `range(1, 4097)`, or a list of numbers.
 
         Raises:
-            UsageError: A dimension is unknown, missing, empty or out of range, or the inputs' shapes do not determine
-                it.
+            UsageError: A dimension is unknown, missing, empty, out of range, or not determined by the inputs' shapes.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -69,17 +66,15 @@ class Shapes:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of the op's inputs, in the order in which calls pass them."""
+        """Names of the op's inputs, in the order in which calls pass them."""
         return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
 
     @property
     def output(self) -> str:
-        """Return the name of the output."""
         return self.op.outputs[0]
 
     @property
     def output_dtype(self) -> str:
-        """Return the dtype of the output."""
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
@@ -111,10 +106,8 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return the extent of each output axis: a number, or the (input, axis) that has the same extent.
-
-        Return None if an extent must be computed in another way, as for a convolution's output.
-        """
+        """Extent of each output axis: a number, or the (input, axis) that has the same extent. None if an extent must
+        be computed in another way, as for a convolution's output."""
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
         for name, values in self.ranged.items():
@@ -138,7 +131,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """For each dimension with several values, return the (input, axis) whose extent is the dimension's value."""
+        """(Input, axis) whose extent is the value of a dimension, keyed by dimension, for those with several values."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -225,9 +218,7 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem.
-
-        If Triton is not installed, the kernel is in CUDA C++.
+        """Return the recommended kernel and config for a problem, in CUDA C++ if Triton is not installed.
 
         Raises:
             KernrecError: No kernel that can be compiled on this machine can run the problem.

@@ -1,5 +1,4 @@
-"""Store measurements and static profiles in DuckDB files. Profiles and recordings that ship with kernrec are Parquet
-files. `Database` is one file, and a `Stack` queries several databases."""
+"""Store measurements and static profiles in DuckDB files and Parquet files."""
 
 from typing import TYPE_CHECKING, Any
 

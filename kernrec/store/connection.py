@@ -1,9 +1,7 @@
 """Open DuckDB files, and convert DuckDB's errors to one-line errors.
 
-A connection starts with an empty database in memory and attaches the file to it under the name `db`. Every statement
-names its tables in full (`db.measurement`), so it uses only base tables of the file, never the file's views or macros.
-The connection loads no extension, its settings are locked, and it cannot access other files, except in a private folder
-through which rows are exchanged. DuckDB is imported only when a file is opened.
+A file may come from another person. So each connection attaches the file to an empty database in memory, ignores the
+views and macros in the file, locks its settings, and can read no other files except in one private folder.
 """
 
 import os
@@ -27,14 +25,13 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""DuckDB's memory limits for a connection that only reads and for a connection that writes. If DuckDB needs more
-memory, it uses temporary files."""
+"""DuckDB's memory limits for connections that only read and for connections that write."""
 
 _MOST_THREADS = 4
 """Maximum number of DuckDB threads of a writing connection."""
 
 WAIT_S = 10.0
-"""Maximum seconds to wait for another process that has the file open."""
+"""Maximum time to wait for another process that has the file open, in seconds."""
 
 # Use one thread unless rows are added, because starting DuckDB's thread pool takes longer than kernrec's small queries.
 # Never download extensions, because kernrec works offline.
@@ -50,8 +47,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Latest connection to each database file, keyed by (path of the file, whether the connection is read-only). A process
-never opens a file twice: on POSIX, closing the second connection would release the lock of the first connection."""
+"""Latest connection to each database file, keyed by (path, whether the connection is read-only). A process opens a file
+only once: on POSIX, closing a second connection would release the lock of the first connection."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
@@ -61,7 +58,7 @@ def connect_memory() -> "DuckDBPyConnection":
 
 @contextmanager
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
-    """Yield a connection that can read only one Parquet file, and the SQL expression for the rows of this file."""
+    """Yield a connection that can read only one Parquet file, and the SQL expression for the file's rows."""
     with ExitStack() as stack:
         if any(char in str(path) for char in "*?["):  # DuckDB would read these characters as a pattern.
             import shutil
@@ -76,8 +73,8 @@ def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: b
     """Return a read-only connection to an untrusted file. Call this only in a process with resource limits.
 
     Args:
-        folder: The only folder in which the connection can read and write other files.
-        filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
+        folder: The only folder in which the connection can access other files.
+        filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
     """
     with one_line(path):
         return _waiting(
@@ -94,10 +91,11 @@ def _attached(path: Path, access: str, filtered: bool) -> str:
 def connect_files(
     files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
 ) -> "DuckDBPyConnection":
-    """Return a connection to an empty database `db` that can access only `files` and `folder`. Call this only in a
-    process with resource limits.
+    """Return a connection to an empty database `db`. Call this only in a process with resource limits.
 
     Args:
+        files: Files that the connection can read.
+        folder: Folder in which the connection can access all files.
         database: Path of a new file for `db`, in the folder. By default, `db` is in memory.
     """
     names = ", ".join(quoted(file.absolute()) for file in files)
@@ -145,7 +143,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """Yield a private folder in which the connection can read and write files, and delete the folder at the end."""
+    """Yield a private folder in which the connection can access files, and delete the folder at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
@@ -157,7 +155,6 @@ def quoted(text: object) -> str:
 
 
 def is_open(path: Path) -> bool:
-    """Return whether this process has a file open."""
     real = os.path.realpath(path)
     return any(_cursor(real, read_only) is not None for read_only in (True, False))
 
@@ -175,9 +172,8 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     """Return a connection to a database file, which is attached as `db`.
 
     Args:
-        read_only: Whether to open the file for reading only.
         create: Whether to create a missing file and its folder. Only allowed for writing.
-        filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
+        filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
 
     Raises:
         UsageError: The path is not a readable database. Nothing is changed.
@@ -219,7 +215,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
-    """Run the `with` block in one transaction: all its changes are applied, or none."""
+    """Run the `with` block in one transaction."""
     import duckdb
 
     connection.execute("BEGIN")

@@ -20,8 +20,12 @@ _COUNTED = {
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Return one dictionary for each combination of GPU, op, kernel and outcome, sorted by these four. It contains the
-    numbers of measurements, of replayed measurements, of measurements on MIG slices, of configs and of problems."""
+    """Return the number of measurements for each combination of GPU, op, kernel and outcome, in sorted order.
+
+    Returns:
+        A dictionary for each combination. It also has the numbers of replayed measurements, of measurements on MIG
+        slices, of configs and of problems.
+    """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 
@@ -36,8 +40,11 @@ _SHARED = {
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Summarize the database of pulled rows: return one dictionary for each combination of GPU, op and kernel. Its
-    entry `signers` lists the names of the people who signed the rows."""
+    """Return a summary of the pulled rows for each combination of GPU, op and kernel.
+
+    Returns:
+        A dictionary for each combination. Its entry `signers` has the names of the people who signed the rows.
+    """
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]

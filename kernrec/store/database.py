@@ -1,7 +1,7 @@
 """Open a database file, add rows to it, and hide rows that queries must not use.
 
-If some rows of a file must be hidden, the file is attached as `file`. The name `db` then refers to a database in memory
-that has a view for each table of the file, so all queries work unchanged.
+To hide rows, kernrec attaches the file as `file`. Then `db` is a database in memory that has a view for each table of
+the file, so all queries work unchanged.
 """
 
 import json
@@ -54,8 +54,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace some tables of another person's file, keyed by table name. With their results, all rows of
-the file belong to a single contributor without a name or signature."""
+"""SQL queries that replace tables of another person's file, keyed by table name. Their results attribute all rows of
+the file to one unknown contributor."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -65,12 +65,12 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that replace tables of another person's file by the results of the queries in `_OTHERS`. kernrec
-executes them before it writes to such a file."""
+"""SQL statements that make `_OTHERS` permanent. kernrec executes them before it first writes to another person's file.
+"""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
-    """Create a view for each table of the file that is attached as `file`, replacing earlier views.
+    """Create a view for each table of the file that is attached as `file`, and replace earlier views.
 
     Args:
         dropped: Keys of the rows to hide, keyed by table name.
@@ -113,18 +113,18 @@ class Database(DatabaseQueries):
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
-        """Open a database and bring its schema up to date, even if the database is opened only for reading.
+        """Open a database, and bring its schema up to date, even for reading.
 
-        A separate process checks the file first, unless kernrec already wrote or checked its present content. If the
-        file is the user's own, rows with impossible values are skipped, and `faults` lists them.
+        A separate process checks the file first, unless kernrec already wrote or checked its present content. In the
+        user's own file, kernrec skips rows with impossible values and lists them in `faults`.
 
         Args:
             create: Whether to create a missing file. Only allowed for writing.
             check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged, is in use or has a newer schema. The error is
-                also raised if another person's file has an impossible row. The file is not changed.
+            UsageError: The file is not a kernrec database, is damaged, is in use or has a newer schema, or another
+                person's file has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -153,9 +153,9 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Mark of the file, or None if kernrec should not write a mark.
+            mark: Mark of the file, or None to write no mark.
             state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
-            filtered: Whether to hide rows that the mark lists, and the names of contributors in another person's file.
+            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -208,7 +208,7 @@ class Database(DatabaseQueries):
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write pending changes and close the file. If it was open for writing, update its mark and its query file."""
+        """Write pending changes, close the file, and update its mark and its query file."""
         self._connection.close()
         if self._written and self._mark is not None:
             state = file_state(Path(self.path))
@@ -229,8 +229,8 @@ class Database(DatabaseQueries):
 
         Args:
             table: One of `schema.TABLES`.
-            rows: For each row, the values of its columns (`db/schema`) except the key, keyed by column name. Absent
-                columns are NULL. A mapping or list in a text column is stored as canonical JSON.
+            rows: Values of each row (`db/schema`), keyed by column name, without the key. Absent columns are NULL. A
+                mapping or list in a text column is stored as canonical JSON.
 
         Returns:
             Key of each row, in the order of `rows`.
@@ -241,8 +241,7 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems. Return the keys of the measurements in the given order. If
-        an error occurs, nothing is added."""
+        """Add measurements with their configs and problems, and return their keys. Add nothing if an error occurs."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -270,9 +269,8 @@ class Database(DatabaseQueries):
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a user's kernel and one of the problems that it solves, so that `Context.kernel` can rebuild both. If the
-        kernel's source is longer than `LONGEST_SOURCE`, add nothing, because other people's kernrec would refuse a
-        database that contains the kernel."""
+        """Add a user's kernel and one of its problems, so that `Context.kernel` can rebuild both. Skip a kernel whose
+        source is longer than `LONGEST_SOURCE`, because other people's kernrec would refuse the database."""
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -302,9 +300,8 @@ class Database(DatabaseQueries):
         Args:
             write: Function that writes files of checked rows into a given folder, for `exchange.add_rows`.
             apart_from: Columns of `measurement` to ignore when searching for a stored row that equals a new row.
-            then: Function that receives the same folder and returns additional SQL statements for the same transaction.
-            signer: Public key of the rows' owner. An empty string means that the owner is unknown, and None means that
-                the rows belong to the database's owner.
+            then: Function that receives the same folder and returns more SQL statements for the same transaction.
+            signer: Public key of the rows' owner. An empty string stands for an unknown owner, and None for the user.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -324,8 +321,7 @@ class Database(DatabaseQueries):
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete rows with impossible values, and return the number of deleted rows. The argument `faults` contains the
-        keys of these rows, keyed by table name and then by description of the fault."""
+        """Delete the rows with the keys in `faults`, and return the number of deleted rows."""
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -353,9 +349,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Move a database file that this program wrote and closed to `path`, and replace the file there if there is one.
-    The argument `faults` contains the keys of rows that queries must skip, keyed by table name and then by description
-    of the fault."""
+    """Move a closed database file to `path`, replacing any file there, and mark it as the user's own."""
     # Write a mark that is valid for the old and for the new file, in case the process is killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)

@@ -1,7 +1,7 @@
-"""Pass rows to a connection as files in the only folder that it can access, and compute the keys of many rows.
+"""Add rows from files to a database, and compute the keys of many rows.
 
-`rows.row_key` defines the key of a row. `key_expression` computes the keys of millions of rows in DuckDB, which may
-format a number differently from Python. So if a stored key seems wrong, `wrong_keys` checks it again with `row_key`.
+DuckDB computes the keys of millions of rows, but may format a number differently from Python. So kernrec checks a key
+that seems wrong again with `rows.row_key`.
 """
 
 import json
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""Name of a database file with checked measurements. The file is read in place, because copying it is slow."""
+"""Name of a database file with checked measurements. It is read in place, because copying it is slow."""
 SOURCES = "sources.parquet"
-"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. For each measurement, it lists the
-index (`number`) of every group of segments that contains the measurement."""
+"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. Here `number` is the index of a group
+of segments that contains the measurement."""
 MEASUREMENTS = "checked.main.measurement"
-"""SQL name of the table of measurements in the file `CHECKED`, while `add_rows` runs."""
+"""SQL name of the table of measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 COLUMNS = "checked.json"
-"""Name of a file beside `CHECKED`. It lists the columns of the measurements that have a value in at least one row."""
+"""Name of a file beside `CHECKED` that lists the columns with a value in at least one measurement."""
 
 
 def move_checked(checked: Path, folder: Path) -> None:
@@ -46,13 +46,12 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder to a database, except rows that the database
-    already contains. If an error occurs, no row is added.
+    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder to a database, except rows that it already
+    contains. If an error occurs, no row is added.
 
     Args:
         connection: Connection to the database, which is attached as `db`.
         folder: The connection's `exchange_folder`, in which no row occurs twice. Columns that a file lacks are NULL.
-        path: Path of the database, for messages.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 
@@ -60,8 +59,7 @@ def add_rows(
         Number of added rows.
 
     Raises:
-        UsageError: A new row has the same key as a stored row, but different content. Either one of the rows was
-            changed, or their hashes collide.
+        UsageError: A new row has the key of a stored row, but different content.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):
@@ -140,10 +138,10 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression that computes the key of a row from its columns.
+    """Return an SQL expression that computes the key of a row.
 
     Args:
-        kinds: SQL types of the table's columns, keyed by column name. The first column is the key of the row.
+        kinds: SQL types of the table's columns, keyed by column name. The first column is the key.
     """
     _, *names = kinds
     required = layout_of().required[table]
@@ -181,13 +179,12 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the SQL types of the columns to hash, keyed by column name: the key of the row, and every column that
-    has a value in at least one row. If there are no rows, return all columns. Most columns of a recording are empty,
-    and hashing them would take time.
+    """Return the SQL types of the columns to hash: the key, and every column with a value in at least one row. Skip the
+    other columns to save time, except if there are no rows.
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first column is the key of the row.
+        kinds: SQL types of the columns, keyed by column name. The first column is the key.
     """
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
@@ -205,8 +202,7 @@ def wrong_keys(
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first column is the key of the row. Columns that are
-            NULL in all rows may be missing.
+        kinds: SQL types of the columns, keyed by column name. The first is the key. Empty columns may be missing.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -1,14 +1,12 @@
-"""Estimate how each contributor's GPU compares with other GPUs of its model, from configs that several people measured.
+"""Estimate how each contributor's GPU compares with other GPUs of its model.
 
 A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
 is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
-an item is the median over their GPUs. The reference cost of an item is the median over at least three contributors. The
-ratio of a GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved toward 1 if the
-items disagree.
+an item is the median over their GPUs. The reference cost is the median over at least three contributors. The ratio of a
+GPU is the median of (cost / reference cost) over its items. The scale is this ratio, closer to 1 if the items disagree.
 
-With only two contributors, neither GPU is scaled, and answers show how far the two differ. Contributed measurements
-begin with five items that are the same on every GPU (`kernrec.kernel.fixed_part`).
+If there are only two contributors, kernrec scales neither GPU, and answers show how far the two differ.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LEAST_CONTRIBUTORS = 3
-"""Minimum number of contributors who measured an item. With two, it is unclear whose GPU is unusual."""
+"""Minimum number of contributors to an item. With two, it is unclear whose GPU is unusual."""
 LEAST_CONFIGS = 3
 """Minimum number of items that a GPU must have in common with other people's GPUs."""
 
@@ -27,8 +25,7 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query that computes the scale of each GPU from the view `sourced_rows`. Its result has the columns
-    of the table `gpu_scale`.
+    """Return an SQL query for the rows of the table `gpu_scale`, based on the view `sourced_rows`.
 
     Args:
         part: SQL condition on the rows to use.
@@ -75,19 +72,18 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that estimate the GPUs' scales again. They must run after other people's rows were
-    added or removed."""
+    """Return the SQL statements that estimate the GPUs' scales again after a change of other people's rows."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return an SQL subquery with GPU scales that replaces the table `gpu_scale` while a model is trained.
+    """Return an SQL subquery that replaces the table `gpu_scale` for training.
 
-    A model trained on two unscaled GPUs would mistake the difference between the GPUs for a difference between configs.
-    So this subquery scales a GPU even if only two contributors measured an item. The scale is relative to the user's
-    own GPUs. If the user has measured nothing, it is relative to the median over the contributors.
+    It scales a GPU even if only two contributors measured an item. Otherwise, a model would mistake a difference
+    between two GPUs for a difference between configs. Scales are relative to the user's own GPUs, or to the median over
+    the contributors if the user has measured nothing.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -100,8 +96,7 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the GPUs' scales again, within the caller's transaction. If there are fewer than `LEAST_CONTRIBUTORS`
-    contributors, only delete the stored scales."""
+    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are too few contributors."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

@@ -1,6 +1,4 @@
-"""Manage the user's key pair and the keys of other people whom the user trusts; sign and verify with Ed25519.
-
-Manifests of bundles and withdrawals of measurements are signed.
+"""Manage the user's key pair and the list of trusted keys, and sign and verify documents with Ed25519.
 
 ~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name that the user chose
 ~/.config/kernrec/key              the user's private key, readable only by the user
@@ -31,7 +29,7 @@ _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the names that the user gave to trusted keys, keyed by public key. The user's own key is not included."""
+    """Return the user's names for trusted keys, keyed by public key. The user's own key is not included."""
     path = paths.config() / "trusted.json"
     try:
         values = json.loads(read_input(path, _LARGEST_SETTINGS))
@@ -48,7 +46,7 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """From now on, trust all rows that are signed with a key.
+    """Trust all rows that a key signs, from now on.
 
     Args:
         key: Public key, as hexadecimal digits.
@@ -68,7 +66,7 @@ def trust(key: str, name: str | None) -> None:
 
 
 def distrust(key_or_name: str) -> str:
-    """Stop trusting a key, given by the public key or the name that the user gave to it, and return the key."""
+    """Stop trusting a key, given by its digits or by the user's name for it, and return the key."""
     names = trusted()
     for key, name in names.items():
         if key_or_name in (key, name):
@@ -85,13 +83,12 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts rows of a signer without asking the user. Return False if the rows are unsigned
-    (`signer` is empty)."""
+    """Return whether kernrec accepts a signer's rows without asking the user. Never accept unsigned rows."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
 def signer_name(key: str | None) -> str:
-    """Return the name of a signer, given by the public key, as shown in answers."""
+    """Return the name of a signer to show in answers."""
     if not key:
         return "unsigned"
     if key == own_key():
@@ -100,7 +97,7 @@ def signer_name(key: str | None) -> str:
 
 
 def key_file() -> Path:
-    """Return the path of the file for the user's private key. The file may not exist."""
+    """Return the path of the user's private key, which may not exist."""
     return paths.config() / "key"
 
 
@@ -114,7 +111,7 @@ def own_key() -> str | None:
 
 
 def make_own_key() -> str:
-    """Return the user's public key. If there is none, create a private and a public key first."""
+    """Return the user's public key. Create a key pair first if there is none."""
     path = key_file()
     key = Signer.of(path).key if path.exists() else make_key(path)
     with file_errors(path.parent, "written"):
@@ -123,7 +120,7 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a private key in a file for this user only, and return its public key. Never replace a file."""
+    """Create a private key in a new file that only this user can read, and return the public key."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +137,7 @@ def _key_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Signer:
-    """A person or program that signs documents, with the private key in a file."""
+    """A person or program that signs documents."""
 
     key: str
     """Public key, as hexadecimal digits."""
@@ -161,7 +158,7 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Sign some bytes, such as those of a manifest, and return the content of the signature file."""
+        """Return the content of the signature file for a document."""
         return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 
@@ -190,9 +187,8 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether a text in hexadecimal digits is a safe public key. A point of small order is unsafe, because its
-    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). A non-canonical encoding of a point is
-    also rejected."""
+    """Return whether a text is a safe public key, in hexadecimal digits. A point of small order is unsafe, because its
+    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). Non-canonical encodings are unsafe."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.
@@ -200,7 +196,7 @@ def is_public_key(text: str) -> bool:
 
 
 def fits(key: str, signature: str, content: bytes) -> bool:
-    """Return whether a signature of some content is valid. The key and the signature are hexadecimal digits."""
+    """Return whether a signature of `content` is valid. The key and the signature are hexadecimal digits."""
     if not is_public_key(key):
         return False
     public_key = _ed25519().Ed25519PublicKey

@@ -1,10 +1,10 @@
-"""Store a mark for each database file: whether kernrec checked or wrote the file, and which rows queries must skip.
+"""Remember for each database file whether kernrec checked or wrote it, and which rows queries must skip.
 
-A mark is a small file in the cache folder. It identifies the content of a database file by the file's device, inode,
-size and times of the last change. Only the superuser can set the time `st_ctime`, so no other user can hide a change.
+A mark is a small file in the cache folder. It identifies a database file's content by device, inode, size and change
+times. Only the superuser can set `st_ctime`, so no other user can hide a change.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. Rows of any other file count as other people's, and the contributors and scales in the file are ignored.
+rows. kernrec ignores the contributors and scales in other files.
 """
 
 import json
@@ -21,9 +21,9 @@ from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2
-"""Version of the checks. A file that passed only an older version is checked again."""
+"""Version of the checks. kernrec checks a file again if it passed only an older version."""
 _AGAIN_S = 86_400.0
-"""Seconds until a file with skipped rows is checked again, because a wrong clock may have caused the skips."""
+"""Seconds until kernrec checks a file with skipped rows again, because a wrong clock may have caused the skips."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
 """Keys of rows with impossible values, keyed by table name and then by description of the fault."""
@@ -34,12 +34,11 @@ class Mark:
     """Facts about a database file, saved by the last check or the last write."""
 
     state: str
-    """State of the file (`file_state`) after the last check or write. Empty if the file was never checked or
-    written."""
+    """State of the file (`file_state`) after the last check or write. Empty if there was none."""
     own: bool
     """Whether this user's kernrec wrote the file."""
     writing: str = ""
-    """Device and inode of the file that this user's kernrec has open for writing, or had open when it was killed."""
+    """Device and inode of the file that kernrec is writing, or was writing when it was killed."""
     faults: Faults = field(default_factory=dict)
     checked_at: float = 0.0
     """Time of the last check, in seconds since 1970."""
@@ -50,14 +49,13 @@ class Mark:
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether this mark shows that a file in the given state needs no further check."""
+        """Return whether a file in the given state needs no further check."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the present content of a database file and of its write-ahead log. Return an empty
-    string if the file does not exist."""
+    """Return a text that identifies the content of a file and its write-ahead log. Empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -74,8 +72,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has a file with the given `file_state` open. Return True if the operating system does
-    not list the open files."""
+    """Return whether this process has a file with the given `file_state` open, or True if that is unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -89,7 +86,7 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of the file at a path. If the file has no mark, return an empty mark."""
+    """Return the mark of a file, or an empty mark if there is none."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -97,7 +94,7 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save a mark if the cache folder can be written. A missing home folder is not created."""
+    """Save a mark if the cache folder is writable. Never create a home folder."""
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
@@ -107,7 +104,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 
 def is_own(path: Path, mark: Mark | None = None) -> bool:
-    """Return whether the file at a path is the user's own (see the module's docstring) or does not exist yet."""
+    """Return whether a file is the user's own (see the module's docstring) or does not exist yet."""
     state, mark = file_state(path), mark or read_mark(path)
     if not state or (mark.own and state == mark.state) or (mark.writing and mark.writing == inode_of(state)):
         return True

@@ -1,9 +1,6 @@
-"""Define `Measurement`: the outcome of one config of a kernel on one device, as measured, journaled and stored.
+"""Define `Measurement`: the outcome of one config of a kernel on one device.
 
-Each part of a measurement, such as its protocol or its device, is a class. The simple fields of all parts are the
-columns of the table `measurement` (`db/schema`), under the same names. `Measurement.columns` and
-`Measurement.from_columns` convert a measurement to columns and back, and `columns_of` and `build` do the same for a
-single part. The journal stores the columns that are not None as JSON (`Measurement.as_json`).
+Each part of a measurement is a class, whose simple fields are columns of the table `measurement` (`db/schema`).
 """
 
 import json
@@ -23,54 +20,52 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class LatencyReport:
-    """Latency of one launch sequence, measured in a burst of launches. All fields are None if nothing was timed."""
+    """Latency of one launch sequence in a burst of launches. All fields are None if nothing was timed."""
 
     latency_s: float | None = None
-    """Median latency, in seconds."""
     latency_samples_s: tuple[float, ...] | None = None
     latency_n: int | None = None
     latency_mad_s: float | None = None
-    """Median absolute deviation of the latency samples, in seconds."""
+    """Median absolute deviation, in seconds."""
     latency_q10_s: float | None = None
     latency_q90_s: float | None = None
     latency_low_s: float | None = None
-    """Lower end of the 90 % interval of the median latency, in seconds."""
+    """Lower end of the 90 % interval of the median, in seconds."""
     latency_high_s: float | None = None
     latency_outliers: int | None = None
-    """Number of latency samples that are more than 5 median absolute deviations from the median."""
+    """Number of samples more than 5 median absolute deviations from the median."""
     latency_converged: bool | None = None
     """Whether the 90 % interval became as narrow as the protocol requires."""
     latency_window_s: float | None = None
-    """Length of the time during which samples were taken, in seconds."""
+    """Length of the time in which samples were taken, in seconds."""
     l2_policy: str | None = None
-    """Treatment of the L2 cache between launches in words, such as `flushed`."""
+    """Treatment of the L2 cache between launches, such as `flushed`."""
 
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. All fields are None if energy was not
-    measured."""
+    """Energy of one launch sequence under sustained load, including idle power. All fields are None if not measured."""
 
     sustained_latency_s: float | None = None
-    """Latency of one launch sequence during the energy window, in seconds."""
+    """Latency during the energy window, in seconds."""
     energy_j: float | None = None
     energy_low_j: float | None = None
-    """Lower end of the 90 % interval of the energy, in joules."""
+    """Lower end of the 90 % interval, in joules."""
     energy_high_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
     energy_ticks: int | None = None
-    """Number of updates of the GPU's energy counter in the energy window."""
+    """Number of updates of the energy counter in the window."""
     energy_tick_s: float | None = None
     """Time between two updates of the energy counter, in seconds."""
     energy_counter_ratio: float | None = None
-    """Energy according to the energy counter, divided by the integral of the power sensor's readings."""
+    """Energy according to the counter, divided by the integral of the power sensor's readings."""
     energy_window_s: float | None = None
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """State of the GPU while the config ran: temperatures, clocks and clock event reasons."""
+    """State of the GPU while the config ran."""
 
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -78,7 +73,7 @@ class GpuState:
     sm_clock_min_hz: float | None = None
     memory_clock_hz: float | None = None
     event_reasons: Mapping[str, float] | None = None
-    """For each clock event reason of the driver, the fraction of sensor readings in which the reason was active."""
+    """Fraction of sensor readings in which each clock event reason of the driver was active."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +81,26 @@ class NumericCheck:
     """Result of comparing a kernel's output with the reference output."""
 
     numeric_error: float | None = None
-    """Largest error of the output, relative to the RMS of the output."""
+    """Largest error of the output, relative to its RMS."""
     tolerance: float | None = None
-    """Largest error that counts as correct, or None if the outputs must be equal."""
+    """Largest correct error, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """The values of a measurement that only the measuring process can know: costs, state of the GPU and numeric
-    errors."""
+    """Results that only the measuring process knows: costs, state of the GPU and numeric errors."""
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
     state: GpuState = GpuState()
     check: NumericCheck = NumericCheck()
     launches: int | None = None
-    """Number of launches in the last measuring window, which is the energy window if energy was measured."""
+    """Number of launches in the last measuring window."""
     input_footprint: float | None = None
     """Size of all inputs and outputs, divided by the size of the L2 cache."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the columns that are not None, as JSON values that `from_json` can read."""
         return as_json(self)
 
     @classmethod
@@ -116,8 +109,7 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert the value of a column, as read from JSON or a database, to the type of the field with this name. If
-    the value cannot be converted, return it unchanged. The database rejects it later."""
+    """Convert a column's value to the type of its field. Return a wrong value unchanged, for a later check."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -144,7 +136,7 @@ def column_names(owner: Any) -> tuple[str, ...]:
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Return the values of all columns of a record, including those of nested records, keyed by column name."""
+    """Return the values of a record's columns, including those of nested records, keyed by column name."""
     parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
     columns: dict[str, Any] = {}
     for name, value in vars(record).items():
@@ -156,8 +148,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Build a record of the class `owner` from the values of its columns, keyed by column name. If a field or a nested
-    record has no columns, it gets its default."""
+    """Build a record from the values of its columns, keyed by column name. Absent fields get their defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -188,31 +179,30 @@ NEWEST_PROTOCOL = 1
 class Outcome(StrEnum):
     OK = "ok"
     COMPILE = "compile"
-    """The kernel did not compile with this config."""
     CONSTRAINT = "constraint"
     """The config cannot be launched on this device or for this problem."""
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding errors explain. Such a config is not timed."""
+    """The result differs from the reference by more than rounding errors explain. The config is not timed."""
     QUARANTINED = "quarantined"
-    """The GPU was disturbed during the measurement, so the result is not valid for the config."""
+    """The GPU was disturbed during the measurement, so the result is not valid."""
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement. The members are in ascending order."""
+    """Thoroughness of a measurement, in ascending order."""
 
     SCREEN = "screen"
-    """Only latency is measured."""
+    """Only latency."""
     COARSE = "coarse"
-    """Latency is measured, and energy over a short window."""
+    """Latency, and energy over a short window."""
     FINAL = "final"
-    """Latency and energy are measured over long windows, in several interleaved rounds."""
+    """Latency and energy over long windows, in several interleaved rounds."""
 
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A problem as stored in the table `problem`. It can be read without the definition of its op."""
+    """A row of the table `problem`. It can be read without the definition of its op."""
 
     key: str
     """Canonical name of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
@@ -235,7 +225,6 @@ class MeasurementIdentity:
     kernel: str
     kernel_hash: str
     config: Mapping[str, Any]
-    """Value of every tunable, keyed by the tunable's name."""
     problem: ProblemRecord
 
 
@@ -244,7 +233,7 @@ class ProtocolInfo:
     """Version of the measuring protocol, and thoroughness of a measurement."""
 
     protocol_version: int
-    """Version of kernrec's measuring protocol, or 0 if another program measured the row."""
+    """Version of kernrec's protocol, or 0 if another program measured."""
     tier: Tier
     selection_probability: float | None = None
     """Probability with which the config was selected for this tier, or None if it was not selected at random."""
@@ -256,21 +245,20 @@ class MeasurementOrigin:
 
     session: str
     measured_at: datetime
-    """Time of the measurement, in UTC without a time zone."""
+    """Time in UTC without a time zone."""
     measured_by: str | None = None
-    """Name and version of the program that measured."""
     block: int | None = None
-    """Number of the block within the session. A block consists of the measurements between two runs of the reference
-    kernels."""
+    """Number of the block in the session. A block lies between two runs of the reference kernels."""
     position: int | None = None
     reference_age_s: float | None = None
-    """Seconds since the reference kernels were last measured."""
+    """Seconds since the last run of the reference kernels."""
     reference_latency: float | None = None
-    """Latency of the reference kernels, relative to their latency at the start of the session."""
+    """Latency of the reference kernels, relative to the start of the session."""
     reference_energy: float | None = None
-    """Energy of the reference kernels, relative to their energy at the start of the session."""
+    """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the run ended before the reference kernels were measured again, so drift is unknown. Otherwise None."""
+    """True if the session ended before the next run of the reference kernels, so that drift is unknown. Otherwise None.
+    """
     replayed: bool | None = None
     """True if the row comes from replaying a recording, otherwise None."""
 
@@ -284,7 +272,7 @@ class CodeInfo:
     compiler_flags: str | None = None
     registers: int | None = None
     smem_bytes: int | None = None
-    """Shared memory per block in bytes, static and dynamic together."""
+    """Static and dynamic shared memory per block, in bytes."""
     spill_bytes: int | None = None
 
 
@@ -302,7 +290,7 @@ class MeasuredDevice:
     """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
-    """Name that the driver reports for the GPU."""
+    """Name of the GPU according to the driver."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -310,16 +298,15 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """Power limit in watts, or None for the GPU's default. The clocks below are None if they were not locked."""
+    """Power limit in watts, or None for the default. The locked clocks are None if they were not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
     mig: bool | None = None
-    """Whether the measurement ran on a MIG slice of the GPU instead of the whole GPU."""
     persistence: bool | None = None
     other_processes: int | None = None
     idle_w: float | None = None
-    """Power in watts of the idle GPU while the CUDA context exists."""
+    """Power of the idle GPU with a CUDA context, in watts."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +318,6 @@ class Measurement:
     origin: MeasurementOrigin
     outcome: Outcome
     error: str | None = None
-    """Reason for a failure, in one line."""
     code: CodeInfo = CodeInfo()
     inputs: InputInfo = InputInfo()
     device: MeasuredDevice = MeasuredDevice()
@@ -348,8 +334,7 @@ class Measurement:
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of all columns, keyed by column name. The value of `config` is a mapping, and the value of
-        `problem` is a `ProblemRecord`."""
+        """Return the values of all columns, keyed by column name."""
         return columns_of(self)
 
     @classmethod
@@ -357,8 +342,8 @@ class Measurement:
         """Build a measurement from the values of its columns, keyed by column name. Absent columns are None.
 
         Args:
-            columns: Columns as returned by the method `columns`. The value of `problem` may also be a `Problem` or the
-                result of `Problem.as_dict`. The database checks other values when the measurement is added.
+            columns: Result of the method `columns`. `problem` may also be a `Problem` or the result of
+                `Problem.as_dict`. The database checks other values later.
 
         Raises:
             UsageError: A column is unknown, or `config` or `problem` is missing or has another type.

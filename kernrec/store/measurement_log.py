@@ -1,9 +1,10 @@
-"""Hold in memory the part of the measurement log that a query needs: the measured costs and the failures on a GPU."""
+"""Read the measured costs and the failures on a GPU that a query needs."""
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
@@ -19,13 +20,13 @@ class MeasuredAnswer:
     """Measured costs of one config for one GPU and problem, at one power limit and one setting of the clocks.
 
     The costs combine all matching rows of a database (`db/schema/views.sql`), except rows from MIG slices. The user's
-    own rows take precedence over other people's. Among the remaining rows, only those of the newest protocol version
-    count. Other people's rows are scaled to the typical speed of their GPU's model. The cost of a session is the median
-    of its most thorough tier, the cost of a contributor is the median over their sessions, and the result is the median
-    over the contributors.
+    own rows take precedence over other people's, and rows of the newest protocol version over older rows. Other
+    people's rows are scaled to the typical speed of their GPU's model. The cost of a session is the median of its most
+    thorough tier. The cost of a contributor is the median over their sessions, and the result is the median over the
+    contributors.
 
-    The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
-    contributors. They are None if there is only one session and it has no interval.
+    The 90 % intervals include the differences between sessions and between contributors. They are None if there is only
+    one session and it has no interval.
     """
 
     kernel: str
@@ -33,15 +34,15 @@ class MeasuredAnswer:
     config: dict[str, int]
     latency_s: float
     energy_j: float | None
-    """Energy of one launch sequence in joules, or None if it was not measured."""
+    """Joules per launch sequence, or None if energy was not measured."""
     power_w: float | None
     sessions: int
     protocol_version: int
     measured_at: datetime
     device: str | None
-    """Name that the driver reports for the GPU."""
+    """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the GPU's default. The clocks below are None if they were not locked."""
+    """Power limit in watts, or None for the default. The locked clocks are None if they were not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -49,24 +50,24 @@ class MeasuredAnswer:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     measured_by: str | None = None
-    """Program that measured. For an imported row: the tool that measured and the person or project that recorded."""
+    """Program that measured. For an imported row: the tool, and the person or project that recorded."""
     replayed: bool = False
-    """Whether the rows were replayed. Replayed rows are used only if nothing was measured."""
+    """Whether the rows are replayed. kernrec uses replayed rows only if nothing was measured."""
     merged: bool = False
-    """Whether the rows came from other people. The user's own rows take precedence over such rows."""
+    """Whether the rows came from other people."""
     signers: tuple[str, ...] = ()
     """Public keys of the people who signed the pulled rows. An empty key stands for unsigned rows."""
     database: str = ""
-    """Database that contains the rows: `own`, `pulled`, or the path of a file."""
+    """Database with the rows: `own`, `pulled`, or the path of a file."""
     contributors: int = 1
     """Number of people whose rows were combined."""
     spread_low_s: float | None = None
-    """Lowest of the contributors' latencies, in seconds. The highest is `spread_high_s`."""
+    """Lowest of the contributors' latencies, in seconds."""
     spread_high_s: float | None = None
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency in seconds that other people measured for this config, if these rows are the user's own."""
+    """Median latency that other people measured for this config in seconds, if the rows are the user's own."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,15 @@ class FailedConfig:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that one or more databases contain about one GPU and problem."""
+    """Measurements and failures for one GPU and problem, from one or more databases."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not succeed later. Incorrect results count even after a
+    """Configs of the requested kernels that failed and did not succeed later. Incorrect results stay even after a
     success, because races are intermittent. The user's own successes outweigh other people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """For each power limit and setting of the clocks, the fastest config of any kernel that was not requested."""
+    """Fastest config of any kernel that was not requested, for each power limit and setting of the clocks."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -110,8 +111,7 @@ _LONG_NUMBER = re.compile(r":-?\d{16}")
 """Matches an integer of 16 or more digits. No tunable has such a value."""
 
 _Row = tuple[Any, ...]
-"""A row for `MeasuredAnswer` or `FailedConfig`: the kernel, the kernel's hash, the config as canonical JSON, and then
-the values of the other fields."""
+"""A row for `MeasuredAnswer` or `FailedConfig`: kernel, kernel hash, config as canonical JSON, and the other fields."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -163,20 +163,19 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """Measured costs (`answers`) and failures of configs on one GPU, in one database. Both are keyed by problem key."""
+    """Measured costs and failures of configs on one GPU, in one database, keyed by problem key."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 def read_log(
-    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
+    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False
 ) -> MeasurementLog:
-    """Read the measured costs and the failures of configs from a database, for some problems on a GPU.
+    """Read the measured costs and the failures of configs for some problems on a GPU.
 
     Args:
-        title: Name of the database, to show in answers.
-        signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
+        signed: Whether this is the database of pulled rows, whose signers are read, too.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
@@ -192,7 +191,7 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return the last column of a query, keyed by the other columns, which identify a config and its limits."""
+        """Return the last column of a query, keyed by the other columns."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 
@@ -205,7 +204,7 @@ def read_log(
         columns, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
         name = (*row[:4], *row[1:][_LIMITS])
         others_s = None if from_others else others.get(name)
-        return (*columns, from_others or signed, tuple(signers.get(name, ())), title, *combined, others_s)
+        return (*columns, from_others or signed, tuple(signers.get(name, ())), "", *combined, others_s)
 
     failures = rows_of("whole_gpu_rows", f"{FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
     return MeasurementLog(
@@ -215,26 +214,25 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine the measured costs and the failures of configs that several databases contain for a problem.
+    """Combine what several databases contain about a problem.
 
-    If several databases have measurements of a config, only the first of these databases counts. Replayed rows of a
-    config count only if no database has measurements of this config.
+    For each config, only the first database with measurements counts. Replayed rows count only if no database has
+    measurements of the config.
 
     Args:
         logs: Logs of the databases, in order of precedence.
         kernels: Names of the requested kernels.
-        problem_key: Key of the problem.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE
-    names = frozenset(kernels)
+    names, rank, latency = frozenset(kernels), itemgetter(_REPLAYED, _LATENCY), itemgetter(_LATENCY)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
         # Process the user's own rows first. Otherwise, a merged row with another key but the same config or problem
         # could replace one of them.
-        for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
+        for row in sorted(log.answers.get(problem_key, ()), key=itemgetter(_MERGED)):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
                 first = answers.get(config_key)
@@ -242,7 +240,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
                     answers[config_key] = row
                 elif not first[_MERGED] and first[_OTHERS_S] is None and row[_MERGED] and not row[_REPLAYED]:
                     answers[config_key] = (*first[:_OTHERS_S], row[_LATENCY])
-            elif (limits := row[_LIMITS]) not in foreign or _rank(row) < _rank(foreign[limits]):
+            elif (limits := row[_LIMITS]) not in foreign or rank(row) < rank(foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     ran_well: dict[_Row, datetime] = {}
@@ -250,7 +248,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
         for row in answers.values():
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
-    measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
+    measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=latency))]
     # Skip other people's rows whose config equals a config of the user, even if it is written differently (64.0
     # for 64, or true for 1).
     mine = [row for row in measured if not row.merged]
@@ -265,25 +263,13 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             for row in _with_config(failed)
             if not (row[-1] and (*row[:2], frozenset(row[2].items())) in ran_here)
         ),
-        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
+        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=latency))),
     )
 
 
 def _named(row: MeasuredAnswer) -> tuple[Any, ...]:
     limits = (row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz)
     return row.kernel, row.kernel_hash, frozenset(row.config.items()), limits
-
-
-def _from_others(row: _Row) -> bool:
-    return bool(row[_MERGED])
-
-
-def _rank(row: _Row) -> tuple[bool, float]:
-    return row[_REPLAYED], row[_LATENCY]
-
-
-def _latency(row: _Row) -> float:
-    return float(row[_LATENCY])
 
 
 def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
@@ -294,8 +280,6 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Return the rows with their configs parsed from JSON. Raise `UsageError` if a config is not valid: earlier
-    versions of kernrec added such rows to databases."""
     # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:

@@ -1,7 +1,6 @@
-"""Read and write static profiles, as rows in Parquet files and databases, and as arrays for computing.
+"""Read and write static profiles, as rows in Parquet files and databases, and as arrays.
 
-Shipped profiles are one Parquet file per kernel. The rows that a query needs are cached as arrays, because importing
-DuckDB to read Parquet takes longer than the rest of the query.
+Importing DuckDB takes longer than the rest of a query, so the arrays of shipped profiles are cached.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ class ProfileRow:
     launch: int
     entry: str
     variant: Mapping[str, int | str]
-    """Values of the compile-time tunables, the dtype and the layout that define the variant."""
+    """Values of the compile-time tunables, the dtype and the layout of the variant."""
     registers: int
     spill_bytes: int
     stack_bytes: int
@@ -41,11 +40,11 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (metrics, terms). The first term is the number per block, and every other
-    term is the number per iteration of one loop."""
+    """Numbers of events, as float64 of shape (metrics, terms). The first term is per block, every other per iteration
+    of a loop."""
 
     def columns(self) -> dict[str, object]:
-        """Return the values of this row for the database table `profile`, keyed by column name."""
+        """Return the values for the table `profile`, keyed by column name."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"
@@ -59,18 +58,18 @@ class ProfileRow:
 
 
 COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Column names in the database for fields that have another name in Python, keyed by field name. The columns keep their
-old names because the key of a row depends on them."""
+"""Column names of fields that have another name in Python, keyed by field name. The column names never change, because
+the key of a row depends on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProfileTable:
-    """Static profiles of all compiled variants of one launch of a kernel on one architecture, one row per variant."""
+    """Static profiles of all compiled variants of one launch of a kernel on one architecture, one per row."""
 
     launch: int
     entry: str
     variant_keys: tuple[str, ...]
-    """Keys of the compiled variants, in ascending order, one per row."""
+    """Key of each row's variant, in ascending order."""
     registers: np.ndarray
     """Registers per thread, as int64 of shape (rows,). The next three arrays have the same dtype and shape."""
     spill_bytes: np.ndarray
@@ -79,12 +78,11 @@ class ProfileTable:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Number of events, as float64 of shape (rows, metrics, terms). It is 0 for metrics that the profile lacks."""
+    """Numbers of events, as float64 of shape (rows, metrics, terms). It is 0 for metrics that a profile lacks."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the static profiles that ship with kernrec for this version of a kernel's source, keyed by launch number.
-    The result is empty if there are none."""
+    """Return the shipped static profiles for this version of a kernel's source, keyed by launch number."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -115,7 +113,7 @@ _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "coun
 
 
 def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
-    """Convert profile tables, keyed by launch number, to JSON values and arrays that can be stored in a file."""
+    """Convert profile tables, keyed by launch number, to JSON values and arrays."""
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
@@ -123,8 +121,7 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the static profiles of a kernel in a Parquet file, keyed by launch number. Raise `UsageError` if the file
-    is not valid."""
+    """Return a kernel's static profiles in a Parquet file, keyed by launch. Raise `UsageError` for a bad file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -132,8 +129,7 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return the static profiles of a kernel in a database or Parquet file as arrays, keyed by launch number. If
-    several compilers compiled the same variant, the profile from the newest compiler is used.
+    """Return a kernel's static profiles, keyed by launch. For each variant, use the profile from the newest compiler.
 
     Args:
         source: SQL table or table function that contains the profiles.

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads from an open database. Every method raises a one-line `UsageError` with the
-    file's name if the database cannot be read."""
+    """The part of `Database` that reads. Methods raise a one-line `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -35,13 +34,12 @@ class DatabaseQueries:
     # Queries in SQL must name tables in full (`db.measurement`).
 
     def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Execute an SQL query with `values` for its parameters, and return the rows of its result."""
+        """Return the rows of an SQL query with the parameters `values`."""
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the result of a query in a temporary table `name` of this connection. An earlier table of this name is
-        replaced.
+        """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
@@ -56,8 +54,7 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the result of a query to Parquet files of at most `most` rows each. Return (path, number of rows) for
-        each file."""
+        """Write a query's result to Parquet files of at most `most` rows. Return each (path, number of rows)."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -89,7 +86,7 @@ class DatabaseQueries:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the SQL types of the columns of a table or view, keyed by column name, in the order of the columns."""
+        """Return the SQL types of the columns of a table or view, keyed by column name, in order."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}
@@ -111,20 +108,19 @@ class DatabaseQueries:
             measurements.append(Measurement.from_columns(row))
         return measurements
 
-    def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of all stored kernels, or only of those called `name`, newest first. The
-        signer is None if the kernel is the user's own, and an empty string if nobody signed the kernel."""
+    def kernels(self) -> list[tuple[str, str, str, str | None]]:
+        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
+        kernels, and empty if nobody signed."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
-            "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
-            [name],
+            "FROM db.kernel ORDER BY rowid DESC"
         )
 
     def session_rows(
         self, gpu: str, kernel: str, session: str
     ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
         """Return (session, config, latency in s, energy in J) of each measurement whose session begins with `session`.
-        A cost is None if the config failed or the cost was not measured."""
+        A cost is None if it was not measured."""
         query = """
             SELECT session, tunables, latency_s, energy_j
             FROM db.measurement AS row JOIN db.config AS config USING (config_id)
@@ -133,15 +129,15 @@ class DatabaseQueries:
         rows = self.query(query, [gpu, kernel, session])
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
-    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """Return the measured costs and the failures of configs on a GPU, for the problems with the given keys.
+    def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
+        """Return the measured costs and the failures of configs on a GPU.
 
         Args:
-            title: Name of the database, to show in answers.
-            signed: Whether this is the database of pulled rows, so that the signers of the rows are read, too.
+            problems: Keys of the problems.
+            signed: Whether this is the database of pulled rows, whose signers are read, too.
         """
         with one_line(self.path):
-            return read_log(self._connection, gpu, problems, title, signed)
+            return read_log(self._connection, gpu, problems, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
@@ -150,8 +146,7 @@ class DatabaseQueries:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
         Args:
-            own: Whether to return only the user's own profiles. Otherwise, other people's profiles are returned for
-                variants that the user did not profile.
+            own: Whether to return only the user's own profiles. Otherwise, other people's profiles fill gaps.
         """
         with one_line(self.path):
             source = "db.profile"
@@ -169,8 +164,7 @@ class DatabaseQueries:
 
     @property
     def faults(self) -> Faults:
-        """Keys of the rows with impossible values, which queries skip, keyed by table name and then by description of
-        the fault."""
+        """Keys of the rows with impossible values, which queries skip, keyed by table name and then by fault."""
         return self._mark.faults if self._mark else {}
 
     @property
@@ -183,7 +177,7 @@ class DatabaseQueries:
         return dict(zip(TABLES, counts, strict=True))
 
     def content_hash(self) -> str:
-        """Return a hash of the content of all rows, which does not depend on their order."""
+        """Return a hash of the content of all rows that does not depend on their order."""
         keys = {}
         with one_line(self.path):
             for table in TABLES:
@@ -193,8 +187,7 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of rows that were changed after they were added. The key of such a row is not the hash of its
-        content."""
+        """Return the keys of rows that were changed after they were added."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 
@@ -205,8 +198,8 @@ class DatabaseQueries:
     def conflicts(self) -> list[str]:
         """Return the keys of measurements that queries skip because two rows of one contributor contradict each other.
 
-        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). If only
-        other people's rows contradict a row of the user, the row is used and not returned.
+        Such rows have the same position in the same session but different values. If only other people's rows
+        contradict a row of the user, queries use the user's row.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

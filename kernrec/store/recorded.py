@@ -1,9 +1,8 @@
-"""Look up published times of backends for exactly one problem and GPU, in rows that ship with kernrec.
+"""Look up published times of backends for a problem and GPU, in Parquet files that ship with kernrec.
 
-The folder `db/prebuilt/recorded` has a Parquet file for each op; `contents.json` describes these files, and
-`tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
-convolution (`padded_dimension`). The first query about an op converts the op's file to arrays in the user's cache
-folder, sorted by a hash of the GPU and the problem that ignores the number of items. Later queries map the arrays.
+One dimension of a problem counts its items, such as the images of a convolution (`padded_dimension`). The first query
+about an op on a GPU stores their rows in the user's cache as arrays, sorted by a hash of the problem without its number
+of items. Later queries map the arrays.
 """
 
 import json
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the order by which the files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define the 90 % intervals of a recording. Its time multiplied by the first and by the second column
-gives the ends of the interval of the time. The third is the relative half-width of the interval of the power. All rows
-of one GPU, backend and data type have the same values."""
+"""Columns that define the 90 % intervals of a recording. The time multiplied by `fastest` and by `slowest` gives the
+ends of the interval of the time. The relative half-width of the interval of the power is `power_error`. All rows of one
+GPU, backend and data type have the same values."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class RecordedBaseline:
     variant: str
     """Text that distinguishes recordings of one backend and dtype, such as `static scales`. May be empty."""
     kernel: str
-    """Kernel or library that the backend ran, or empty if the recording does not name it."""
+    """Kernel or library that ran, or empty if unknown."""
     latency_s: float
     power_w: float | None
-    """Mean power in watts of calls in a loop at the GPU's default power limit, or None if it was not recorded."""
+    """Mean power in watts of calls in a loop at the default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time in seconds if the recording is repeated, possibly with a later backend version."""
+    """90 % interval of the time in seconds if somebody repeats the recording, possibly with a later backend version."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -62,12 +61,10 @@ class RecordedBaseline:
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for exactly this problem on this GPU, fastest first. Raise `KernrecError`
-    if a file that ships with kernrec is damaged."""
-    if not has_recorded(problem.op, gpu):
-        return ()
-    (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
-    baselines = [_baseline(table, row, gpu) for _, number, _, row in rows if number == items]
+    """Return the published times of backends for this problem and GPU, fastest first. Damaged files raise
+    `KernrecError`."""
+    items, rows = rows_beside(problem, gpu)
+    baselines = [recorded_baseline(problem.op, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
@@ -76,16 +73,15 @@ def has_recorded(op: str, gpu: GPU) -> bool:
 
 
 def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
-    """Return the recordings on a GPU whose problems equal `problem`, except that the number of items may differ.
+    """Return the recordings on a GPU whose problems differ from `problem` at most in their number of items.
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
-        time in seconds, row number in the op's table). The recordings are in ascending order of the number of items.
-        `padded_dimension` defines which dimension counts items.
+        time in seconds, row number in the table of op and GPU). The number of items ascends.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
-    table, (key, items) = _table(problem.op), _key_of(problem, gpu.name)
+    table, (key, items) = _table(problem.op, gpu.name), _key_of(problem, gpu.name)
     start, end = (int(table.keys.searchsorted(table.keys.dtype.type(key), side)) for side in ("left", "right"))
     rows = []
     for row in range(start, end):
@@ -96,11 +92,8 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording in row `row` of an op's table. `rows_beside` returns such row numbers."""
-    return _baseline(_table(op), row, gpu)
-
-
-def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
+    """Return the recording with a row number from `rows_beside`."""
+    table = _table(op, gpu.name)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
     return RecordedBaseline(
@@ -113,8 +106,7 @@ def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return the content of `contents.json`: descriptions of the ops' Parquet files, keyed by op. Each description has
-    the keys `rows`, `gpus`, `sources` and `left_out`, and contains the hash of the file."""
+    """Return the `rows`, `gpus`, `sources`, `left_out` and `sha256` of each op's Parquet file, keyed by op."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -125,9 +117,7 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return (keys, item counts) for recordings that have the same GPU, dtype and layout. A key is a hash of the GPU
-    and the problem that ignores the item count. If attention has a single query, the hash also ignores `causal`,
-    because the query attends to every key anyway."""
+    """Return (keys, item counts) like `_key_of`, for recordings that have the same GPU, dtype and layout."""
     import numpy as np
 
     count = len(next(iter(dims.values())))
@@ -145,8 +135,9 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return (key, item count). The key is a hash of the GPU and the problem that ignores the item count. The item
-    count is 0 if no dimension of the problem counts items."""
+    """Return (hash of the GPU and of the problem without its item count, item count). The count is 0 if no dimension
+    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to all
+    keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -175,39 +166,38 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Recordings of an op, one per row. The rows are in ascending order of their key, and rows with equal keys in
-    ascending order of the number of items."""
+    """Recordings of an op on a GPU, one per row, sorted by key and then by number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Descriptions of the rows. Each combination of values of the columns `ORIGIN` and `WIDTHS` occurs once."""
+    """Distinct combinations of values of the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     items: "np.ndarray"
-    """Number of items of each row, or 0 if no dimension counts items."""
+    """Number of items, or 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
-    """Power of each row in watts, or 0 if it was not recorded."""
+    """Power in watts, or 0 if it was not recorded."""
     origin: "np.ndarray"
-    """Index of each row's description in `origins`."""
+    """Index in `origins`."""
 
 
 @cache
-def _table(op: str) -> _Table:
+def _table(op: str, gpu: str) -> _Table:
     from kernrec.util.array_file import mapped, pack, unpack
 
     digest = contents()[op]["sha256"]
-    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.arrays"
+    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.{gpu}.arrays"
     with suppress(OSError, ValueError, KeyError, TypeError):
         # Do not verify the checksum, because this would read the whole file.
         facts, arrays = unpack(mapped(path), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
-    facts, arrays = _read(op, digest)
+    facts, arrays = _read(op, gpu, digest)
     if paths.cache().parent.parent.is_dir():
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, pack(facts, arrays))
-            for old in path.parent.glob(f"{op}.*"):
-                if old != path:
-                    old.unlink()
+            for other in path.parent.glob(f"{op}.*"):
+                if not other.match(f"{op}.{digest[:16]}.*.arrays"):
+                    other.unlink()
     return _Table(tuple(facts["origins"]), **arrays)
 
 
@@ -215,7 +205,7 @@ def _folder() -> Path:
     return paths.shipped("db/prebuilt") / "recorded"
 
 
-def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+def _read(op: str, gpu: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
     import numpy as np
 
     from kernrec.store.connection import parquet_rows
@@ -229,12 +219,13 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
     definition, named = find_op(op), ", ".join((*ORIGIN, *WIDTHS))
     with parquet_rows(path) as (connection, source):
-        groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
         present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
+        of_gpu = f"FROM {source} WHERE gpu = ?"
+        groups = connection.execute(f"SELECT {named}, count(*) {of_gpu} GROUP BY ALL ORDER BY ALL", [gpu]).fetchall()
         dims = [dim.name for dim in definition.dims if dim.name in present]
         sizes = "".join(f'"{name}", ' for name in dims)
         rows = connection.execute(
-            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
+            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w {of_gpu} ORDER BY {named}", [gpu]
         ).fetchnumpy()
     columns = {name: np.asarray(column) for name, column in rows.items()}
     keys: list[np.ndarray] = []
@@ -242,7 +233,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
     origin, start = [], 0
     for number, group in enumerate(groups):
         chosen = slice(start, start + group[-1])
-        gpu, dtype, layout = group[:3]
+        dtype, layout = group[1:3]
         sizes_here = {name: columns[name][chosen] for name in dims}
         for there, values in zip((keys, items), _row_keys(definition, gpu, dtype, layout, sizes_here), strict=True):
             there.append(values)

@@ -1,4 +1,4 @@
-"""Prepare rows for a database: check their columns against the schema, make values canonical, and compute keys."""
+"""Check the columns of rows, make their values canonical, compute their keys, and insert them."""
 
 import json
 import math
@@ -30,14 +30,12 @@ def canonical_json(value: object) -> str:
 
 
 def content_hash(value: object, digits: int = 16) -> str:
-    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON. 16 digits distinguish
-    configs, problems and profiles. Measurements need 32, because logs only grow and are merged."""
+    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON."""
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """Return the SQL types of the columns of a table, keyed by column name, in the order of the columns. The first
-    column is the key of the row."""
+    """Return the SQL types of a table's columns, keyed by column name, in order. The first column is the key."""
     described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
@@ -81,8 +79,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: a hash of the table's name and of all values of the row that are not NULL, except the
-    key itself."""
+    """Return the key of a row: a hash of the table's name and of all values that are not NULL, except the key."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -154,7 +151,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return the next rows of a query's result, but at most `most` rows, as dictionaries."""
+    """Return the next rows of a query's result as dictionaries, but at most `most`."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,11 +1,8 @@
-"""Define the schema of a database file: migrations, views, and the layout that an opened file must have.
+"""Define the schema of a database file: its migrations, views and tables (`db/schema`).
 
-Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each migration is applied once to a database.
-kernrec's queries include the text of the views in `views.sql` instead of using the views in the file.
-
-A file may contain base tables in the SQL schema `main` with exactly the columns and types that kernrec defines.
-Computed columns and default expressions would be somebody else's code, so a file with such code is refused, even for
-reading. For writing, checks and indexes must also be kernrec's, because writing evaluates them.
+A file may come from another person, so kernrec runs no code from it. It includes the text of `views.sql` in its
+queries, and refuses tables with computed columns or default expressions. Writing evaluates checks and indexes, too, so
+for writing these must also be kernrec's.
 """
 
 import os
@@ -32,16 +29,15 @@ TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retra
 """Tables whose keys are hashes of the rows' content. Other tables are derived, or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""SQL condition that selects the rows of `measurement` whose keys must be computed again after a migration, keyed by
-the number of the migration."""
+"""SQL condition on the rows of `measurement` whose keys a migration changes, keyed by the number of the migration."""
 
 _VIEWS_APART = 5
-"""Number of the migration that moved the views to `views.sql`. Earlier migrations create the views themselves."""
+"""Number of the migration that moved the views to `views.sql`."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One migration of the schema, in a file `NNN_name.sql`."""
+    """A change of the schema, in a file `NNN_name.sql`."""
 
     number: int
     name: str
@@ -50,7 +46,7 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations that ship with kernrec, in order. They are numbered from 1 without gaps."""
+    """Return the shipped migrations, numbered from 1 without gaps."""
     files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
     return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
 
@@ -59,8 +55,8 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     """Apply the migrations that a database lacks, each in one transaction, and create the views.
 
     Args:
-        done: Number of the last migration that was applied.
-        views: Whether to create the views, which takes half of the time. kernrec's own queries do not use these views.
+        done: Number of the last applied migration.
+        views: Whether to create the views, which takes half of the time. kernrec's own queries do not need them.
     """
     connection.execute("USE db")
     try:
@@ -90,12 +86,11 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 
 
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
-    """Return the number of the last migration that was applied to the attached file. Return 0 if the file has no
-    tables.
+    """Return the number of the last applied migration of the attached file, or 0 if it has no tables.
 
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            If `writing` is True, the database is also refused if writing to it would run code that the file contains.
+            If `writing` is True, also if writing would run code from the file.
     """
     statements = tables(connection)
     if not statements:
@@ -118,14 +113,11 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     return len(applied)
 
 
-# Create new files atomically, so that a killed process does not leave an incomplete file.
-
-
 def make_file(path: Path) -> None:
-    """Create an empty database file, unless another process has created the file in the meantime.
+    """Create an empty database file atomically, unless another process has created it in the meantime.
 
     Raises:
-        UsageError: The file cannot be created. No part of it is left behind.
+        UsageError: The file cannot be created.
     """
     import duckdb
 
@@ -205,14 +197,12 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the SQL queries of the views in `views.sql`, keyed by view name. A query may use views that come before
-    it."""
+    """Return the SQL queries of the views, keyed by view name. A query may use views that come before it."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
-    """Return the SQL query `query` after the definitions of the views that it may use: the view `name`, and all views
-    before it in `views.sql`.
+    """Return an SQL query after the definitions of the view `name` and of all views before it.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.
@@ -241,21 +231,19 @@ _CAST = re.compile(r"CAST\((\d+)\.0 AS DOUBLE\)|\b1e(\d+)\b")
 
 @dataclass(frozen=True)
 class Layout:
-    """Definitions of the tables of a schema. Every mapping is keyed by the table's name."""
+    """Definitions of the tables of a schema, keyed by table name."""
 
     statements: Mapping[str, str]
     columns: Mapping[str, Mapping[str, str]]
-    """SQL types of a table's columns, keyed by column name, in the order of the columns. The first column is the key of
-    the row."""
+    """SQL types of the columns, keyed by column name, in order. The first column is the key."""
     checks: Mapping[str, list[str]]
-    """SQL conditions that the rows of a table must meet."""
+    """SQL conditions that the rows must meet."""
     required: Mapping[str, list[str]]
-    """Names of the columns of a table that are never NULL."""
+    """Columns that are never NULL."""
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the layout of the tables after the migration number `step`, by default the last migration. The result is
-    cached."""
+    """Return the cached layout of the tables after migration number `step`, by default the last."""
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -286,7 +274,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
-    """Return the SQL statements that would create the base tables of the SQL schema `main`, keyed by table name."""
+    """Return the SQL statements that would create the tables of the SQL schema `main`, keyed by table name."""
     # Unlike `information_schema`, this function does not bind views, which would run parts of them.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
@@ -324,7 +312,7 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if a file defines macros: a migration might call them instead of DuckDB's functions."""
+    """Raise `UsageError` if a file defines macros, which a migration might call instead of DuckDB's functions."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

@@ -32,9 +32,9 @@ class Stack:
             UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
-        """The path in `KERNREC_DB` if this variable is set and no database exists at the path. Otherwise None."""
+        """Path in `KERNREC_DB` if there is no database at this path, otherwise None."""
         self.notes: tuple[str, ...] = ()
-        """A note for each file of which some rows are skipped."""
+        """One note per file with skipped rows."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
@@ -59,8 +59,7 @@ class Stack:
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield the title (`own`, `pulled` or the path) and an open connection of each database. The connection is
-        closed when the next one is requested."""
+        """Yield the title (`own`, `pulled` or the path) and an open connection of each database, one at a time."""
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database
@@ -80,8 +79,7 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Call `read` for the query file of each database, and yield the results. If a query file is damaged, write it
-        again and repeat the call."""
+        """Call `read` for each query file and yield the results. Rewrite a damaged query file and call `read` again."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -90,12 +88,10 @@ class Stack:
                 yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. The result is
-        empty if there are no profiles.
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Profiles that ship with kernrec take precedence over profiles from databases. Among the databases, the first one
-        that has profiles is used. If there are no profiles for the architecture, the profiles of another architecture
-        whose code it can run are used (`code_sm`).
+        Shipped profiles come first, then the first database that has any. If there are none, use the profiles of
+        another architecture whose code this one can run (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -106,16 +102,14 @@ class Stack:
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def kernels(self) -> Iterator[tuple[Path, tuple[Any, ...]]]:
-        """Yield each row that `Database.kernels` returns, with the path of its database. Pulled rows are skipped."""
+        """Yield each row of `Database.kernels` with the path of its database. Pulled rows are skipped."""
         self._refresh()
         for path, rows in self._of_each(lambda path, file: (path, [] if path == self._pulled else file.kernels())):
             for row in rows:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return what all databases contain about a GPU and problem: measurements and failures of the given kernels,
-        and the fastest measurements of other kernels. If several databases have measurements of a config, only the
-        first of them counts."""
+        """Return what the databases contain about a GPU and problem (see `measurement_log.evidence`)."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()
@@ -125,14 +119,12 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the total number of measurements in all databases except the database of pulled rows. Pulled rows are
-        not counted because no model is trained on them."""
+        """Return the number of measurements in all databases, except pulled rows, which train no model."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest measurement key of the databases. It distinguishes logs that have the
-        same number of measurements."""
+        """Return a hash of the lowest and highest measurement key. It distinguishes logs of equal size."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
@@ -162,5 +154,5 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 def pulled_database() -> Path | None:
-    """Return the path of the database of pulled rows. Return None if this database does not exist."""
+    """Return the path of the database of pulled rows, or None if it does not exist."""
     return path if (path := paths.pulled()).exists() else None

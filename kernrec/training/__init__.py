@@ -1,1 +1,1 @@
-"""Train models and fit calibrations of the analytical model to measurements, and evaluate both."""
+"""Train models, fit calibrations of the analytical model, and evaluate both on measurements."""

@@ -1,10 +1,8 @@
-"""Train gradient-boosted trees for one head of a model, and predict each row by trees that were trained without this
-row.
+"""Train gradient-boosted trees for one head of a model: a predicted quantity such as latency or power.
 
-A head is a quantity that the model predicts, such as latency or power. Cross-validation over groups of rows chooses the
-number of trees: the smallest number whose held-out loss is close to the minimum, because each tree slows down queries.
-The predictions of a held-out fold use the number of trees that is best for the other folds. If the fold itself chose
-this number, the errors of its predictions would look too small.
+Cross-validation over groups of rows chooses the smallest number of trees whose held-out loss is close to the minimum,
+because each tree slows down queries. Predictions of a held-out fold use the number that is best for the other folds, so
+that their errors do not look too small.
 """
 
 import os
@@ -22,52 +20,48 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MANY_ROWS = 100_000
-"""If there are at least this many rows, cross-validation uses 3 folds instead of 5, to save time."""
-_SAME_LOSS = 0.005  # Maximum relative difference between two losses that count as equal
+"""Number of rows from which cross-validation uses 3 folds instead of 5, to save time."""
+_SAME_LOSS = 0.005
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings for growing trees. The defaults were chosen on the recorded search spaces of convolutions. Depth and
-    number of trees are small, because both increase the time of a query.
+    """Settings for growing trees, chosen on recorded search spaces of convolutions.
+
+    Depth and number of trees are small, because both increase the time of a query.
     """
 
     rounds: int = 200
     """Maximum number of trees of a head."""
     depth: int = 5
-    """Maximum depth of a tree."""
     rate: float = 0.08
-    """Learning rate: factor by which the predictions of each tree are multiplied."""
+    """Learning rate: factor of each tree's predictions."""
     patience: int = 20
     """Number of trees without a lower held-out loss after which training stops."""
     row_share: float = 0.8
-    """Fraction of the rows that are drawn at random for training each tree."""
+    """Fraction of the rows, drawn at random, that train a tree."""
     column_share: float = 0.5
-    """Fraction of the features that are drawn at random for training each tree."""
+    """Fraction of the features, drawn at random, that a tree can use."""
     child_weight: float = 5.0
     """Minimum sum of row weights in a leaf."""
     sharpness: float = SHARPNESS
-    """Exponent that determines how much more weight rows of low cost have (see `loss_weights`)."""
+    """Exponent that gives rows of low cost more weight (see `loss_weights`)."""
     seed: int = 0
-    """Seed of all random choices."""
     threads: int = 2
-    """Number of XGBoost threads."""
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements. If it is None, the trees for measured GPUs are used for
-    all GPUs.
-    """
+    """Settings of separate trees for GPUs without measurements, or None to use the same trees."""
 
 
 @dataclass(frozen=True)
 class HeadData:
-    """Training data of one head, for all N rows of a dataset."""
+    """Training data of one head for N rows."""
 
     matrix: Array
-    """Features of each row, (N, F)."""
+    """Features, (N, F)."""
     target: Array
-    """Value to learn, (N,): log(measured / prediction of the analytical model). NaN if it was not measured."""
+    """Values to learn, (N,): log(measured / prediction of the analytical model), or NaN."""
     weights: Array
-    """Weight of each row in the loss, (N,)."""
+    """Weights in the loss, (N,)."""
 
     @classmethod
     def of(cls, data: Dataset, head: str, settings: TrainingSettings) -> "HeadData":
@@ -77,10 +71,10 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return training data for learning differences between the latencies of configs, because these differences
-        transfer to other GPUs. The target of a row is its usual target minus the mean target of all configs of the same
-        kernel, GPU and problem. The mean is weighted like the loss, so that the targets of fast configs are about 0 on
-        average.
+        """Return data for learning latency differences between configs, which transfer to other GPUs.
+
+        A row's target is its usual target minus the weighted mean over configs of its kernel, GPU and problem. The
+        weights are those of the loss, so targets of fast configs are about 0 on average.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -91,17 +85,14 @@ class HeadData:
 
     @property
     def measured(self) -> Array:
-        """Return whether each row has a target, (N,)."""
         return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
-        """Return a copy of the training data whose targets are multiplied by `share`."""
+        """Return a copy with all targets multiplied by `share`."""
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor from 0 to 1 by which predicted targets must be multiplied to fit the targets best. NaNs are
-        ignored.
-        """
+        """Return the factor from 0 to 1 that makes predicted targets fit best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -110,21 +101,16 @@ class HeadData:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """Trained trees of one head."""
-
     data: HeadData
     trees: Forest
-    """Trees that were trained on all measured rows."""
+    """Trees trained on all measured rows."""
     rounds: int
-    """Number of trees, which cross-validation chose."""
     out_of_fold: Array
-    """Prediction of each row by trees trained without the row's group, (N,); NaN if the target was not measured."""
+    """Predictions by trees trained without a row's group, (N,), or NaN without a measurement."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Train trees only on the rows with indices `trained_on`, and return the targets that they predict for the rows
-    with indices `rows`.
-    """
+    """Train trees on the rows with indices `trained_on`, and return their predictions for `rows`."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -133,11 +119,10 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     """Train the trees of one head.
 
     Args:
-        data: Features and targets of N rows.
-        groups: Group of each row, (N,). Cross-validation holds out all rows of a group together.
-        settings: Settings for growing trees.
+        data: features and targets of N rows.
+        groups: group of each row, (N,). Cross-validation holds out whole groups.
     """
-    # Let idle OpenMP threads sleep instead of occupying their CPU cores.
+    # Make idle OpenMP threads sleep instead of occupying their CPU cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)
@@ -161,21 +146,22 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
 
 
 def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
-    """Train trees on all measured rows. `settings.rounds` is the number of trees."""
+    """Train `settings.rounds` trees on all measured rows."""
     booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
     return Forest.of_booster(booster)
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """Return the cross-validation fold of each row, (N,). All rows of a group are in the same fold."""
+    """Return the cross-validation fold of each row, (N,), the same for all rows of a group."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees on the rows with indices `rows`. Return (booster, losses). The losses are the weighted mean squared
-    errors on the rows with indices `held_out` after each tree, (rounds,). They are zeros if `held_out` is None.
+    """Train trees on `rows`. Return (booster, weighted mean squared errors on `held_out` after each tree, (rounds,)).
+
+    The errors are zeros if `held_out` is None.
     """
     xgboost = import_optional("xgboost", "training a model", "train")
 
@@ -205,7 +191,7 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # After an early stop, more trees would hardly reduce the loss, so repeat the last loss for the remaining rounds.
+    # More trees would hardly reduce the loss after an early stop, so repeat the last loss.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 

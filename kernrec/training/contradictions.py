@@ -1,8 +1,7 @@
-"""Find measurements that contradict themselves, the limits of the GPU, or the work of the kernel.
+"""Report measurements that contradict themselves, the limits of the GPU, or the work of the kernel.
 
-A measurement may be wrong because it read the clock, power or time of another GPU, of another kernel, or of an idle
-period. Wrong measurements cannot be identified with certainty. So suspicious measurements are reported and have less
-influence on training: a doubtful time has a tenth of the usual weight, and a doubtful energy is ignored.
+A measurement may have read the clock, power or time of another GPU, another kernel or an idle period. Certainty is
+impossible, so a doubtful time keeps a tenth of its weight in training, and a doubtful energy is ignored.
 """
 
 from collections.abc import Iterator
@@ -21,27 +20,20 @@ from kernrec.util.human import counted, human
 Array = np.ndarray
 
 TRUST = 0.1
-"""Weight in training of a row whose time is doubtful. Other rows have the weight 1."""
+"""Weight of a row whose time is doubtful. Others have 1."""
 ENERGY_APART = 1.5
-"""Factor between energy / time and the measured power above which the two contradict each other. It is large, because
-power readings lag, and are up to a third too low in a loop of one second.
-"""
+"""Factor between energy / time and the measured power above which they contradict each other. It is large, because
+power readings lag, and are up to a third too low in a loop of one second."""
 ABOVE_LIMIT = 1.15
-"""Ratio of mean power to the highest power limit above which an energy counts as wrong. It is above 1, because limits
-are enforced over tens of milliseconds, and energy counters are off by 5 %.
-"""
+"""Ratio of mean power to the highest power limit above which an energy is wrong. Limits are enforced over tens of
+milliseconds, and energy counters are off by 5 %."""
 BELOW_REST = 0.9
-"""Ratio of mean power to idle power before the run below which an energy counts as wrong. It is below 1, because
-sensors are off by 5 %.
-"""
+"""Ratio of mean power to idle power before the run below which an energy is wrong. Sensors are off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Ratio of a clock reading to the highest settable clock above which the reading counts as wrong. It is above 1,
-because clocks have steps of 15 MHz.
-"""
+"""Ratio of a clock reading to the highest clock above which the reading is wrong. Clocks have steps of 15 MHz."""
 TOO_FAST = 0.8
-"""Ratio of a measured time to the theoretical minimum below which the time is doubtful. It is below 1, because boards
-overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95.
-"""
+"""Ratio of a measured time to the theoretical minimum below which the time is doubtful. Boards overclock memory to 1.2
+times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
 _NAMED = 3
 
 _WRONG_ENERGY = "only in their energy, which contradicts time and power or the GPU's power limit"
@@ -52,37 +44,36 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 @dataclass(frozen=True)
 class Stated:
-    """Measured quantities of N rows other than the latency, (N,) each. NaN if a quantity was not measured."""
+    """Measured quantities of N rows besides latency, (N,) each, or NaN."""
 
     energy_j: Array
     power_w: Array
     clock_hz: Array
-    """Mean core clock during the run."""
+    """Mean core clock during the run in hertz."""
     rest_w: Array
-    """Power in watts of the idle GPU before the run."""
+    """Power of the idle GPU before the run in watts."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Contradictions that `judge` found in N rows."""
+    """Contradictions in N rows."""
 
     trust: Array
-    """Weight of each row's time in training, (N,): 1, or `TRUST` if the time is doubtful."""
+    """Weight of each row's time in training, (N,): 1, or `TRUST` if doubtful."""
     wrong_energy: Array
-    """Whether the energy of each row counts as wrong, (N,)."""
+    """Whether each row's energy is wrong, (N,)."""
     left_out: dict[str, int]
-    """Number of energies that are ignored, keyed by reason."""
+    """Number of ignored energies by reason."""
     doubted: dict[str, int]
-    """Number of times with reduced weight, keyed by reason."""
+    """Number of times with reduced weight by reason."""
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Find contradictions in N measurements of one kernel on one GPU and problem.
+    """Return the contradictions in N measurements of one kernel on one GPU and problem.
 
     Args:
-        inputs: Model inputs of the N measured configs.
-        latency_s: Measured times in seconds, (N,).
-        stated: Other measured quantities.
+        inputs: model inputs of the N configs.
+        latency_s: measured times in seconds, (N,).
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
@@ -98,30 +89,28 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return whether each energy contradicts the measured time and power, or implies a power above the GPU's highest
-    power limit, (N,).
+    """Return whether each energy contradicts the time and power, or the GPU's highest power limit, (N,).
 
     Args:
-        gpu: GPU of the measurements.
-        latency_s: Measured times in seconds, (N,).
-        energy_j: Measured energies in joules, (N,). NaN if not measured.
-        power_w: Measured powers in watts, (N,). NaN if not measured.
+        latency_s: measured times in seconds, (N,).
+        energy_j: measured energies in joules, (N,), or NaN.
+        power_w: measured powers in watts, (N,), or NaN.
     """
     drawn_w = energy_j / latency_s
-    # Energy and power come from different readings of different runs, so small differences are normal.
+    # Small differences are normal, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and each kind of contradiction in a database. Only contradictions that can be found
-    without the kernels are considered. A line contains the number of measurements, the keys of the first ones, and the
-    consequence for training.
+    """Yield a line for each GPU and kind of contradiction in a database, without those that need the kernels.
+
+    A line has the number of measurements, the keys of the first ones, and the consequence for training.
     """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
-        except UsageError:  # Skip GPUs that the catalog of this version of kernrec does not contain.
+        except UsageError:  # The catalog may lack the GPU.
             continue
         power = PowerModel.for_gpu(gpu)
         kinds = {

@@ -1,4 +1,4 @@
-"""Training data: measured costs of configs, with their features and the predictions of the analytical model."""
+"""Represent training data: measured costs of configs, their features, and predictions of the analytical model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,43 +16,38 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Measurements of N configs of one kernel, on one GPU and one problem. The measurement of a config is a row."""
+    """Measurements (rows) of N configs of one kernel on one GPU and problem."""
 
     gpu: str
-    """Name of the GPU in the catalog."""
     problem: str
-    """Key of the problem, which contains its dimensions, data type and layout."""
     op: str
     kernel: str
     kernel_hash: str
     inputs: ModelInputs
-    """Data from which the features of the configs are computed, including the estimates of the analytical model."""
+    """Inputs of the features, including estimates of the analytical model."""
     latency_s: Array
     """Measured latency in seconds, (N,)."""
     energy_j: Array
-    """Measured energy in joules, (N,). NaN if it was not measured."""
+    """Measured energy in joules, (N,), or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections, (N,), keyed by head, that an existing model for only this kernel adds to the logarithms of the
-    analytical predictions. The model to be trained learns the remaining errors.
-    """
+    """Corrections of the logarithmic predictions by an existing model of this kernel, (N,), keyed by head. The model to
+    be trained learns the remaining errors."""
     trust: Array | None = None
-    """Weight of each row relative to a trusted row, (N,). None if all rows are trusted."""
+    """Weight of each row relative to a trusted row, (N,), or None if all are trusted."""
 
     @property
     def dims(self) -> str:
-        """Return the part of the problem's key that contains the dimensions."""
+        """Return the dimensions in the problem's key."""
         return self.problem.partition("]")[0]
 
     @property
     def dtype(self) -> str:
-        """Return the part of the problem's key that contains the data type."""
+        """Return the data type in the problem's key."""
         return self.problem.partition("]")[2].partition(",")[0]
 
     @property
     def row_kind(self) -> str:
-        """Return the granularity of the problem's matrix rows, such as `rows of 16 bytes`. Return an empty string if
-        the problem does not have such a granularity.
-        """
+        """Return the granularity of matrix rows, such as `rows of 16 bytes`, or an empty string if there is none."""
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -61,13 +56,10 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Measured rows of several groups, concatenated to N rows. The constructor raises `UsageError` if there is no
-    group.
-    """
+    """Measured rows of several groups, concatenated to N rows. Without a group, the constructor raises `UsageError`."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
-    """Groups of features that the model uses."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -78,47 +70,42 @@ class Dataset:
 
     @cached_property
     def tunables(self) -> tuple[str, ...]:
-        """Return the names of the tunables of all kernels, sorted."""
+        """Return the tunables of all kernels, sorted."""
         return tuple(sorted({name for group in self.groups for name in group.inputs.tunables}))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of the features."""
         return features.names(self.tunables, self.parts)
 
     @cached_property
     def matrix(self) -> Array:
-        """Return the features of each row, (N, F), float32."""
+        """Return the features, (N, F), float32."""
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,). Two rows have the same number if their groups have the same values of the
-        given fields.
-        """
+        """Return a number for each row, (N,), equal for rows whose groups agree in the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
 
     @cached_property
     def latency_s(self) -> Array:
-        """Return the measured latency of each row in seconds, (N,)."""
+        """Return the measured latencies in seconds, (N,)."""
         return np.concatenate([group.latency_s for group in self.groups])
 
     @cached_property
     def energy_j(self) -> Array:
-        """Return the measured energy of each row in joules, (N,). NaN if it was not measured."""
+        """Return the measured energies in joules, (N,), or NaN."""
         return np.concatenate([group.energy_j for group in self.groups])
 
     @cached_property
     def trust(self) -> Array:
-        """Return the weight of each row relative to a trusted row, (N,)."""
+        """Return the weights relative to a trusted row, (N,)."""
         return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the latency (s) and power (W) that the analytical model predicts for each row, (N,), keyed by head.
-        The corrections in `RowGroup.beneath` are included.
-        """
+        """Return the analytical model's latency (s) and power (W) with `RowGroup.beneath`, (N,), keyed by head."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -130,27 +117,26 @@ class Dataset:
 
     @cached_property
     def least(self) -> Array:
-        """Return log(minimum possible latency / predicted latency in `analytical`) of each row, (N,)."""
+        """Return log(minimum possible latency / latency in `analytical`), (N,)."""
         least = [least_log_ratio(group.inputs) for group in self.groups]
         return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / prediction in `analytical`), (N,), keyed by head. NaN if it was not measured."""
+        """Return log(measured / prediction in `analytical`), (N,), keyed by head, or NaN."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """Return (kind, numbers): the kind of group that cross-validation holds out, and the number of each row's
-        group, (N,).
+        """Return the kind of group that cross-validation holds out, and each row's group number, (N,).
 
-        The kind is the first of these that applies:
+        The first kind that applies:
 
-        - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one
-          problem, because their costs are similar.
-        - `GPU` or `kernel`, if there are at least two GPUs or kernels: the kind with more values.
-        - `tunable`: rows with the same value of one tunable form a group. The tunable with the most values is used.
+        - `problem`, for at least 3 problems. Problems that differ only in dtype or layout have similar costs and count
+          as one.
+        - `GPU` or `kernel`, for at least two: the kind with more values.
+        - `tunable`: rows with the same value of the tunable with the most values.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

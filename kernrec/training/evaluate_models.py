@@ -1,8 +1,6 @@
-"""Score methods of recommending configs on measured problems. `kernrec evaluate` uses this module.
+"""Score methods of recommending configs on measured problems, for `kernrec evaluate`.
 
-`kernrec.training.held_out_predictions` defines the methods, and `kernrec.training.scores` defines the scores. All
-methods are scored on the same problems. The models and calibrations that predict a problem were trained without the
-measurements of this problem, or of its GPU or kernel, depending on what is held out.
+All methods are scored on the same problems, and trained without their measurements, GPU or kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +22,7 @@ Array = np.ndarray
 METHODS = ("learned", "calibrated", "predicted", "occupancy", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
-"""Values of k for the score `efficiency`, which judges the best of the first k recommendations."""
+"""Values of k for the score `efficiency`."""
 MOST_SLOWDOWN = 0.03
 """Maximum predicted slowdown, relative to the fastest config, of a config that is selected for its low energy."""
 _NAN = float("nan")
@@ -32,58 +30,47 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method for one quantity, as means over problems. A score that does not apply is NaN."""
+    """Scores of one method for one quantity, as means over problems, or NaN."""
 
     method: str
     quantity: str
     problems: int
-    """Number of scored problems."""
     efficiency: dict[int, float]
-    """Best measured cost of all configs, divided by the best measured cost among the first k recommendations, keyed by
-    k.
-    """
+    """Best cost of all configs / best cost of the first k recommendations, keyed by k."""
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to find one within 5 % of the best cost, if configs are measured in
-    the recommended order.
-    """
+    """Fraction of configs that need not be measured to reach 5 % above the best cost in the recommended order."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
-    """Median over the configs of a problem of |predicted / measured - 1|."""
+    """Median over a problem's configs of |predicted / measured - 1|."""
     coverage: float = _NAN
-    """Fraction of measured values that are inside the 90 % interval of their prediction."""
+    """Fraction of measured values inside their 90 % interval."""
     width: float = _NAN
-    """Upper end of the 90 % interval divided by its lower end, as a geometric mean over configs."""
+    """Upper / lower end of the 90 % interval, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the measured latencies and energies of the recommended Pareto front, as a fraction of the
-    hypervolume of the true Pareto front.
-    """
+    """Hypervolume of the recommended Pareto front's measured costs, as a fraction of the true front's."""
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves, compared with the top recommendation of `occupancy`."""
+    """Fraction of energy that the top recommendation saves compared with that of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than the top recommendation of the method `occupancy`."""
+    """Fraction by which the top recommendation is slower than that of `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves, relative to the fastest measured config. Among the configs
-    whose predicted slowdown is at most `MOST_SLOWDOWN`, the low-energy config has the lowest predicted energy.
-    """
+    """Fraction of energy that a low-energy config saves relative to the fastest config. It has the lowest predicted
+    energy within a predicted slowdown of `MOST_SLOWDOWN`."""
     lowest_energy_slowdown: float = _NAN
-    """Fraction by which the low-energy config of `lowest_energy_saved` is slower than the fastest measured config."""
+    """Fraction by which the config of `lowest_energy_saved` is slower than the fastest config."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of all methods, and the predictions that were scored."""
+    """Scores of all methods, with the scored predictions."""
 
     parts: int
-    """Number of groups in the measurements. A group is a problem, GPU or kernel, depending on what is held out."""
+    """Number of problems, GPUs or kernels that can be held out."""
     scores: list[MethodScore]
-    """Scores of each quantity and each method that applies to it."""
     problems: list[HeldOutProblem]
-    """The scored problems, with measurements and predictions."""
     notes: list[str]
-    """Notes for the user, one sentence each."""
 
 
 def evaluate(
@@ -94,18 +81,15 @@ def evaluate(
 ) -> Evaluation:
     """Score all methods on the measured problems of databases.
 
-    Stored calibrations are not used, because the held-out measurements may have been used to fit them. Instead, new
-    calibrations are fitted to the measurements that are not held out.
+    Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 
     Args:
-        request: Selection of the measurements.
-        split: Kind of group that is held out, one of `held_out_predictions.SPLITS`.
-        settings: Settings for growing trees.
-        progress: Function that is called with a sentence for each fold.
+        split: kind of group that is held out, one of `held_out_predictions.SPLITS`.
+        progress: function that receives a sentence for each fold.
 
     Raises:
-        UsageError: The split is unknown, or there is no measurement.
-        KernrecError: A library of the extra `train` is not installed.
+        UsageError: the split is unknown, or there is no measurement.
+        KernrecError: a library of the extra `train` is not installed.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
@@ -128,7 +112,7 @@ def evaluate(
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
-    """Return the scores of each quantity and method, averaged over the problems to which the method applies."""
+    """Return the scores of each method and quantity, averaged over problems."""
     method_scores = []
     for quantity in QUANTITIES:
         measured = [problem for problem in problems if np.isfinite(problem.measured(quantity)).all()]
@@ -152,10 +136,10 @@ def _mean_score(method: str, quantity: str, problems: list[HeldOutProblem]) -> M
 
 
 def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict[str, float]:
-    """Return the scores of a method on one problem, keyed by field of `MethodScore`, or by `efficiency@<k>`."""
+    """Return a method's scores on one problem, keyed by field of `MethodScore` or `efficiency@<k>`."""
     measured = problem.measured(quantity)
     expected = problem.expected(method, quantity)
-    if expected is None:  # The method is `random`: compute the expected scores of a random order.
+    if expected is None:  # Compute the expected scores of a random order for the method `random`.
         near = (measured <= measured.min() * (1.0 + scores.NEAR)).mean()
         values = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
         return values | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
@@ -170,7 +154,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # If the bottleneck of a config is unknown (-1), use the interval's half-width for core-bound configs.
+            # Use core-bound intervals if the bottleneck of a config is unknown (-1).
             factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":
@@ -182,7 +166,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need measured energy. `order` sorts the configs by predicted energy."""
+    """Return the scores of `MethodScore` that need measured energy. `order` sorts configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
@@ -190,7 +174,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # The method `occupancy` ranks configs in the same order for energy and latency.
+    if method != "occupancy":  # The method `occupancy` ranks energy like latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

@@ -1,9 +1,6 @@
-"""Fit calibrations of the analytical model to measurements, and store those that help on held-out problems.
+"""Fit calibrations, which are multipliers of the analytical model, and store those that help on held-out problems.
 
-A calibration is a set of multipliers of the analytical model (`kernrec.model.analytical.calibration`).
-
-The analytical model combines core time and DRAM time by a smooth maximum, and adds the launch overhead `fixed`. So the
-equation
+The model combines core time and DRAM time by a smooth maximum and adds the launch overhead `fixed`, so
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
@@ -13,14 +10,11 @@ linear in the other multipliers:
     energy  =  static_power * static_w * latency
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
-The multipliers are fitted by non-negative least squares of the logarithmic error: iteratively reweighted least squares
-minimize the weighted sum of log(r)**2, with r = predicted / measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2
-the gradient of log(r)**2. With plain relative errors, configs that are predicted too slow would dominate the fit. Every
-problem has the same weight. Measurements that reached the power limit are not used, because their clock is unknown.
-
-The multipliers of time, and those of energy, are kept only if they help. To test this, each problem is held out in
-turn. The errors of the calibrated and of the uncalibrated model on the held-out problem are compared, with the power
-limit applied.
+Iteratively reweighted, non-negative least squares minimize the weighted sum of log(r)**2, with r = predicted /
+measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Plain relative errors would let
+configs dominate that are predicted too slow. Every problem has the same weight. Measurements at the power limit are not
+used, because their clock is unknown. Multipliers of time, and those of energy, are kept only if they reduce errors on
+held-out problems.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,62 +37,56 @@ from kernrec.util.optional import import_optional, require_optional
 Array = np.ndarray
 
 FEWEST_ROWS = 20
-"""Minimum number of measured configs for calibrating an architecture."""
+"""Minimum number of measured configs per architecture."""
 FEWEST_PROBLEMS = 3
-"""Minimum number of problems for calibrating an architecture."""
+"""Minimum number of problems per architecture."""
 MOST_FOLDS = 20
-"""Maximum number of folds. If there are more problems, several problems share a fold."""
+"""Maximum number of folds. More problems share folds."""
 _BELOW_LIMIT = 0.95
-"""Ratio of power to the TDP below which the power limit is assumed not to lower the clock. It is below 1 to allow for
-reading errors. The power is predicted if it was not measured.
-"""
+"""Ratio of (predicted) power to TDP below which the power limit is assumed not to lower the clock. It allows for
+reading errors."""
 _RANK_LOSS = 0.01
-"""Maximum decrease of the rank correlation that is accepted if the calibrated predictions have a smaller error."""
+"""Maximum accepted decrease of the rank correlation if calibration reduces the error."""
 _PRIOR_WEIGHT = 0.001
-"""Weight of the regularization of each multiplier toward 1, as a number of problems. It matters only for multipliers
-that the measurements do not determine.
-"""
+"""Weight of each multiplier's regularization toward 1, as a number of problems. It matters only for undetermined
+multipliers."""
 _LEAST_SHARE = 0.05
-"""A multiplier is fitted only if the part that it scales is large enough: more than this fraction of the measured
-value, at the 90th percentile of the rows.
-"""
+"""Minimum fraction of the measured value that a multiplier must scale, at the 90th percentile of the rows."""
 _ITERATIONS = 12
 
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """Result of fitting a calibration of one architecture."""
+    """Calibration of one architecture."""
 
     arch: str
     """Architecture, such as `sm_89`."""
     calibration: Calibration | None
-    """Calibration with the multipliers that help, or None if no multipliers help."""
+    """Multipliers that help, or None."""
     findings: tuple[str, ...]
-    """One sentence on the effect of the calibration for each quantity (latency and energy)."""
+    """One sentence on the effect on each quantity (latency and energy)."""
 
 
 def calibrate_analytical(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit a calibration for each measured architecture, and store those that help. Used by `kernrec train --calibrate`.
+    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`.
 
-    If a new calibration does not help, an earlier calibration of the same architecture is removed. Stored calibrations
-    of architectures that are not fitted do not change.
+    An earlier calibration is removed if the new one does not help. Calibrations of other architectures do not change.
 
     Args:
-        request: Selection of the measurements to fit to.
-        folder: Folder of the calibration file. The default is the folder `models` beside the first database.
+        folder: folder of the calibration file, by default `models` beside the first database.
 
     Returns:
-        The path of the calibration file, the result for each fitted architecture, and notes for the user.
+        Path of the calibration file, results of fitted architectures, and notes for the user.
 
     Raises:
-        UsageError: There is no measurement.
-        KernrecError: Every architecture has too few measurements, a library of the extra `train` is not installed, or
+        UsageError: there is no measurement.
+        KernrecError: every architecture has too few measurements, a library of the extra `train` is not installed, or
             the folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the analytical model", "train")
-    # Fit relative to the uncalibrated coefficients, regardless of stored calibrations.
+    # Fit relative to the uncalibrated coefficients.
     measurements = load_measurements(request, calibrated=False)
     folder = folder or measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -128,14 +116,14 @@ def calibrate_analytical(
 
 
 def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
-    """Fit a calibration for each architecture with enough measurements, and return the results.
+    """Fit a calibration for each architecture with enough measurements.
 
     Args:
-        groups: Measured rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
-        origin: Provenance of the measurements, which is stored with the calibrations.
+        groups: rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
+        origin: provenance of the measurements.
 
     Raises:
-        KernrecError: No architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
+        KernrecError: no architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
@@ -148,27 +136,27 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Predict a group at a power limit of the TDP, by the analytical model with a calibration. Return (latency in
-    seconds, energy in joules), (N,) each. The group's inputs must come from the uncalibrated model and a static
-    profile.
+    """Predict a group at a power limit of the TDP. Return (latency in seconds, energy in joules), (N,) each.
+
+    The inputs must come from the uncalibrated model and a static profile.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """A group of N measured rows, and the selection of the rows that are used for fitting."""
+    """Group of N measured rows, with the rows that are used for fitting."""
 
     group: RowGroup
     power: PowerModel
     timed: Array
-    """Whether each row is used to fit the multipliers of time, (N,)."""
+    """Whether each row is used for multipliers of time, (N,)."""
     powered: Array
-    """Whether each row is used to fit the multipliers of energy, (N,)."""
+    """Whether each row is used for multipliers of energy, (N,)."""
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """Select the rows of a group that are used for fitting. The group's kernel must have a static profile."""
+        """Select the rows of a group with a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -180,17 +168,15 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return (core, DRAM): the predicted energies of core events and of DRAM traffic in joules, (N,) each. Unknown
-        energies are zeros.
-        """
+        """Return (core, DRAM): predicted energies in joules, (N,) each, or zeros if unknown."""
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return the predicted core time and DRAM time of the rows in `timed`, (rows, 2). Each is divided by the
-        measured latency without the launch overhead, and raised to the power of `OVERLAP`. The core time assumes the
-        clock without a power limit.
+        """Return core time and DRAM time of the rows in `timed`, (rows, 2), at the clock without a power limit.
+
+        Each is divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -199,9 +185,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return the predicted static, core and DRAM energy of the rows in `powered` as fractions of the measured
-        energy, (rows, 3).
-        """
+        """Return static, core and DRAM energy of the rows in `powered` / measured energy, (rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -212,7 +196,7 @@ class _CalibrationRows:
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        """Predict latency and energy of all rows by the analytical model with a calibration (see `predict_group`)."""
+        """Predict latency and energy of all rows (see `predict_group`)."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
             np.asarray(inputs.core_s) * calibration.core_time,
@@ -255,7 +239,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Test time first, because energy is power times time, so that the test of energy uses the calibrated time.
+    # Test time first, because the test of energy uses the calibrated time.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
@@ -317,8 +301,9 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit the multipliers of P parts, such as core time and DRAM time, with equal weights for all problems. `shares`
-    contains an array (rows, P) for each group, from `time_shares` or from `energy_shares`.
+    """Fit the multipliers of P parts with equal weights for all problems.
+
+    `shares` has an array (rows, P) per group, from `time_shares` or `energy_shares`.
     """
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
@@ -333,13 +318,12 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
 
-    A multiplier is 1 if its part is too small to determine the multiplier, or if the fitted value is implausible.
+    A multiplier is 1 if its part is too small to determine it, or if the fitted value is implausible.
 
     Args:
-        shares: Each part as a fraction of the measured value, (N, P). The sum of a row, weighted by the multipliers, is
-            predicted / measured.
-        weights: Weight of each row, (N,).
-        largest: Largest plausible multiplier. The smallest plausible multiplier is its reciprocal.
+        shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
+            measured.
+        largest: largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
@@ -352,7 +336,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """Return the multipliers of all parts, (P,). Only multipliers that are `free` are fitted, and the others are 1."""
+    """Return the multipliers of all parts, (P,). Multipliers that are not `free` are 1."""
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers
@@ -360,7 +344,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # The rows that are added at the end regularize each multiplier toward 1.
+    # The rows at the end regularize each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -369,8 +353,8 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Divide by the squared multiplier, so that the relative regularization does not depend on how far the
-        # uncalibrated coefficient is off.
+        # Divide by the squared multiplier, so that the relative regularization does not depend on the coefficient's
+        # error.
         regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_

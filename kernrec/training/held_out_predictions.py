@@ -1,12 +1,10 @@
 """Predict the costs of held-out measured problems by several methods, for `kernrec evaluate`.
 
-    learned      a model trained on the measurements that are not held out
-    calibrated   the analytical model with a calibration fitted to the measurements that are not held out, if the
-                 calibration helps on them
-    predicted    the analytical model without calibration
-    occupancy    a heuristic that prefers the most resident warps and, in a tie, the largest block
-
-`kernrec evaluate` also scores the method `random`, which needs no predictions.
+learned      a model trained on the measurements that are not held out
+calibrated   the analytical model with a calibration fitted to them, if the calibration helps
+predicted    the analytical model without calibration
+occupancy    a heuristic that prefers the most resident warps and, in a tie, the largest block
+random       scored without predictions
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,55 +27,48 @@ from kernrec.training.train_model import train
 Array = np.ndarray
 
 FEWEST = 8
-"""Minimum number of measured configs of a problem that is scored. With fewer configs, there is little choice."""
+"""Minimum number of measured configs of a scored problem. Fewer would leave little choice."""
 SPLITS = ("problem", "gpu", "kernel")
-"""Kinds of groups that can be held out. All rows of a group are held out together."""
+"""Kinds of groups that are held out as a whole."""
 _FOLDS = 5
-"""Maximum number of folds. If there are more groups to hold out, several groups share a fold."""
+"""Maximum number of folds. More groups share folds."""
 
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """Measurements and predictions of C measured configs of all kernels for one problem on one GPU."""
+    """Measurements and predictions of C configs of all kernels for one problem on one GPU."""
 
     gpu: str
-    """Name of the GPU in the catalog."""
     problem: str
-    """Key of the problem."""
     latency_s: Array
     """Measured latency in seconds, (C,)."""
     energy_j: Array
-    """Measured energy in joules, (C,). NaN if it was not measured."""
+    """Measured energy in joules, (C,), or NaN."""
     predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Predicted costs, (C,), keyed by method and then by quantity (`latency` or `energy`)."""
+    """Predicted costs, (C,), keyed by method and quantity (`latency` or `energy`)."""
     low: dict[str, Array] = field(default_factory=dict)
-    """Lower end of the 90 % interval of the method `learned`, (C,), keyed by quantity."""
+    """Lower ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
     high: dict[str, Array] = field(default_factory=dict)
-    """Upper end of the 90 % interval of the method `learned`, (C,), keyed by quantity."""
+    """Upper ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
     kernel: tuple[str, ...] = ()
-    """Name of each config's kernel."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,). It is -1 if the kernel has no
-    static profile.
-    """
+    """Index in `analytical.spread.REGIMES` of each predicted bottleneck, (C,), or -1 without a static profile."""
 
     def measured(self, quantity: str) -> Array:
-        """Return the measured costs, (C,), for `latency`, `energy` or `edp` (the product of both)."""
+        """Return the measured `latency`, `energy` or `edp` (their product), (C,)."""
         costs: dict[str, Array] = {
             "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
         }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,). The method `occupancy` predicts ranks instead. If any
-        prediction is missing, return None.
-        """
+        """Return a method's predicted costs, or ranks for `occupancy`, (C,). Return None if any is missing."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # Ranks are the same for every quantity, so do not multiply them.
+        elif method == "occupancy":  # Ranks are the same for every quantity.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -85,27 +76,23 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""(model, calibrations), fitted to all rows outside a fold. The model is None if there were too few rows. The
-calibrations are keyed by architecture.
-"""
+"""(Model, calibrations by architecture), fitted without a fold. The model is None if there were too few rows."""
 
 
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models and calibrations that were fitted without the problem's group.
+    """Predict every measured problem by models and calibrations fitted without its group.
 
     Args:
-        groups: Measured rows. Their inputs must come from the uncalibrated analytical model, because held-out
-            measurements may have been used to fit a stored calibration.
-        split: Kind of group that is held out, one of `SPLITS`. Problems that differ only in dtype or layout are held
-            out together.
-        settings: Settings for growing trees.
-        progress: Function that is called with a sentence for each fold.
+        groups: rows with inputs of the uncalibrated model, because stored calibrations may contain held-out
+            measurements.
+        split: kind of group, one of `SPLITS`. Problems that differ only in dtype or layout are held out together.
+        progress: function that receives a sentence for each fold.
 
     Returns:
-        The problems with at least `FEWEST` measured configs, and the number of groups that can be held out. If there is
-            only one group, nothing can be held out, and the methods `learned` and `calibrated` have no predictions.
+        Problems with at least `FEWEST` measured configs, and the number of groups. A single group cannot be held out,
+        so `learned` and `calibrated` have no predictions.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
@@ -136,12 +123,12 @@ def _part(group: RowGroup, split: str) -> str:
 def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
     try:
         return {result.arch: result.calibration for result in fit(groups) if result.calibration}
-    except KernrecError:  # Ignore the error, which means that there are too few rows to calibrate.
+    except KernrecError:  # Too few rows to calibrate.
         return {}
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. `folds` contains the model and calibrations that were fitted without each group."""
+    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each group."""
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
@@ -155,7 +142,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    # Without known source, all configs have the roofline as latency, which does not rank them, so skip the method.
+    # Without source, all configs have the roofline as latency, which cannot rank them.
     if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
@@ -181,9 +168,7 @@ def _analytical(group: RowGroup) -> dict[str, Array]:
 
 
 def _regime(group: RowGroup) -> Array:
-    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`. They are -1 if the kernel has no
-    static profile.
-    """
+    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`, or -1 without a static profile."""
     inputs = group.inputs
     if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
         return np.full(len(group), -1)
@@ -195,14 +180,14 @@ def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
-    """Add to a problem the predictions and intervals of the models that were trained without each of its groups."""
+    """Add predictions and intervals of the models trained without each of a problem's groups."""
     parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
         gpu = group.gpu if group.gpu in model.gpus else None
         ratios, distance = model.log_ratio(group.inputs, gpu is not None)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
-        # Use the interval that a query would show. It depends on whether the training data contain the GPU and kernel.
+        # Use the interval of a query, which depends on whether training covers the GPU and kernel.
         trained = model.kernels.get(group.kernel) == group.kernel_hash
         intervals = {name: interval_of(model, name, gpu, group.dtype, trained, group.row_kind) for name in costs}
         ends = {name: interval.around(costs[name], distance) for name, interval in intervals.items()}
@@ -215,8 +200,9 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return the rank of each config, (N,). Configs with more resident warps and, in a tie, with larger blocks have
-    lower ranks. A rank is NaN if the occupancy is unknown.
+    """Return each config's rank, (N,), or NaN if the occupancy is unknown.
+
+    More resident warps and, in a tie, larger blocks have lower ranks.
     """
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:

@@ -1,11 +1,9 @@
-"""Read measurements from databases as training data.
+"""Read measurements from databases as training data, one row per config.
 
-A row is the measurement of one config. The configs of library kernels, and of user kernels that were analyzed, have a
-static profile and a prediction of the analytical model. For kernels with unknown source, only the tunables are known,
-and the roofline's time serves as the prediction.
-
-Measurements from several boards of the same GPU model are first scaled to a common speed (`kernrec.store.gpu_scales`).
-For example, a throttled laptop shows which config is better, but not how long the config takes on other boards.
+Library kernels and analyzed user kernels have a static profile and a prediction of the analytical model. Kernels with
+unknown source only have tunables, and the roofline's time as prediction. Boards of one GPU model are scaled to a common
+speed (`kernrec.store.gpu_scales`), because a throttled laptop shows which config is better, but not other boards'
+times.
 """
 
 import hashlib
@@ -40,43 +38,41 @@ from kernrec.training.dataset import Dataset, RowGroup
 Array = np.ndarray
 
 _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
-"""Columns of the database that together identify a config of a kernel, measured on a GPU and a problem."""
+"""Columns that identify a config of a kernel on a GPU and a problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-"""Columns of the database that are set if a row was measured at a power limit or clock other than the GPU's default."""
+"""Columns that are set for measurements at other than the GPU's default power limit or clocks."""
 _COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """Selection of measurements to read."""
+    """Selection of measurements."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read; by default, the user's database. The first database that contains a config is used."""
+    """Databases to read, by default the user's. The first database with a config is used."""
     op: str | None = None
-    """Name or alias of an op, to read only its measurements. None to read all ops."""
+    """Op to read, by name or alias, or None for all."""
     gpu: str | None = None
-    """Name or alias of a GPU, to read only its measurements. None to read all GPUs."""
+    """GPU to read, by name or alias, or None for all."""
     kernel: str | None = None
-    """Name of a kernel, to read only its measurements. None to read all kernels."""
+    """Kernel to read, or None for all."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured rows, grouped by GPU, problem and kernel."""
+    """Measured rows by GPU, problem and kernel."""
 
     databases: tuple[Path, ...]
     gpu: str | None
-    """Catalog name of the requested GPU, or None if all GPUs were requested."""
+    """Catalog name of the requested GPU, or None for all."""
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """Notes for the user: for each reason, the number of configs that were left out or have less weight."""
+    """Notes for the user: number of configs that were left out or have less weight, by reason."""
     calibrations: Mapping[str, Calibration]
-    """Calibrations of the analytical model with which the inputs of the groups were computed, keyed by architecture."""
+    """Calibrations behind the inputs of the groups, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Existing models for a single kernel, whose corrections are in `RowGroup.beneath`: the hash of each model's
-    training data, keyed by kernel.
-    """
+    """Hash of the training data of each existing single-kernel model in `RowGroup.beneath`, keyed by kernel."""
 
     @property
     def models_folder(self) -> Path:
@@ -85,7 +81,7 @@ class Measurements:
 
 
 class _GroupKey(NamedTuple):
-    """Names that identify a group of rows, as stored in the database. All rows of a group share them."""
+    """Key of a group of rows, as stored in the database."""
 
     gpu: str
     problem: str
@@ -94,7 +90,7 @@ class _GroupKey(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One measured config. A quantity is NaN if it was not measured."""
+    """Measured config. Quantities that were not measured are NaN."""
 
     config: dict[str, Any]
     latency_s: float
@@ -107,16 +103,15 @@ class _Row(NamedTuple):
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
     """Read measurements as groups of rows with their model inputs.
 
-    Only measurements at a GPU's default power limit and clocks are used. Replayed measurements are not used, because
-    they only repeat a recording with noise.
+    Measurements at other than default power limits and clocks are not used, nor replayed ones, which repeat a
+    recording.
 
     Args:
-        request: Selection of the measurements.
-        calibrated: Whether the analytical model uses the calibrations that are stored beside the databases. Use True to
-            train a model that corrects the calibrated predictions, and False to fit or evaluate calibrations.
+        calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
+            predictions, False fits or evaluates calibrations.
 
     Raises:
-        UsageError: The op or GPU is unknown, a file is not a database, or no measurement is usable.
+        UsageError: the op or GPU is unknown, a file is not a database, or no measurement is usable.
     """
     gpu = None if request.gpu is None else find_gpu(request.gpu).name
     op = None if request.op is None else find_op(request.op).name
@@ -149,12 +144,12 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the entry of a model card that describes the training data and the version of the analytical model.
+    """Return a model card's entry on the training data and the analytical model's version.
 
     Args:
-        data: Rows that the model was trained on.
-        measurements: All measurements that were read, including these rows.
-        calibrated: Whether the analytical model used the calibrations in `measurements`.
+        data: rows that the model was trained on.
+        measurements: all measurements that were read, including these rows.
+        calibrated: whether the calibrations in `measurements` were used.
     """
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
@@ -169,7 +164,7 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
 
 
 def provenance_of_rows(data: Dataset) -> dict[str, Any]:
-    """Return the part of `provenance` that only depends on the training rows, such as their number and hash."""
+    """Return the part of `provenance` that depends only on the training rows, such as their number and hash."""
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -185,10 +180,16 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read the measured rows whose columns have the `wanted` values (None stands for any value). If `op` is not None,
-    skip the rows of other ops. Count unused rows in `left_out`, keyed by reason. Return (rows, problems). `rows`
-    contains the rows of each group, keyed by the JSON text of the config. `problems` contains the row of each problem
-    in the table `problem`, keyed by the problem's key."""
+    """Read measured rows whose columns have the `wanted` values (None: any).
+
+    Args:
+        op: op to read, or None for all.
+        wanted: value of each column.
+        left_out: receives the number of unused rows by reason.
+
+    Returns:
+        The rows of each group by JSON text of the config, and the rows of the table `problem` by problem key.
+    """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
     for path in databases:
@@ -224,8 +225,9 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return (clock in hertz during the run, idle power in watts) of each config, keyed by its values of the columns
-    `_OF_CONFIG`. Both are medians over measurements at the GPU's default limits, or NaN if they were not measured.
+    """Return (clock during the run in hertz, idle power in watts) of each config, keyed by the columns `_OF_CONFIG`.
+
+    Both are medians at the GPU's default limits, or NaN.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -239,13 +241,13 @@ def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]
 
 
 class _MeasuredKernels:
-    """Finder of the problems, static profiles and models of measured kernels in the library or in databases."""
+    """Problems, static profiles and models of measured kernels, from the library or databases."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """Models for a single kernel that were used so far: the hash of their training data, keyed by kernel."""
+        """Hash of the training data of each single-kernel model used so far, keyed by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
         """Return the problem of a row of the table `problem`. Raise `UsageError` if no op or kernel declares it."""
@@ -254,11 +256,11 @@ class _MeasuredKernels:
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
-        """Return the static table of a group's kernel, or None if the kernel's source or profiles are not available."""
+        """Return the static table of a group's kernel, or None without source or profiles."""
         kernel = self._own_kernel(key)
-        # Skip the library if a user's kernel declares the problem, because no op of the library has it.
+        # No op of the library has a problem that a user's kernel declares.
         if kernel is None or not kernel.declares_problem:
-            # Ignore the error if the library has no kernels for this data type and layout.
+            # The library may lack kernels for this data type and layout.
             with suppress(UsageError):
                 library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
@@ -270,9 +272,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the corrections by the model for only this kernel: the terms to add to the logarithms of predictions,
-        keyed by head. Return an empty mapping if there is no such model.
-        """
+        """Return the terms that a single-kernel model adds to log predictions, keyed by head; none without a model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -296,8 +296,9 @@ def _row_group(
     left_out: Counter[str],
     doubted: Counter[str],
 ) -> RowGroup | None:
-    """Return the usable rows of a group with their model inputs, or None if no row is usable. Count unused rows and
-    energies in `left_out`, and rows with reduced weight in `doubted`, both keyed by reason.
+    """Return a group's usable rows with model inputs, or None.
+
+    Count unused rows and energies in `left_out`, and rows with reduced weight in `doubted`, by reason.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
@@ -325,7 +326,7 @@ def _row_group(
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs, keyed by reason. `usable` contains the indices of the usable configs."""
+    """Return the number of unusable configs by reason. `usable` contains the indices of usable configs."""
     if len(usable) == len(configs):
         return {}
     space = table.space.at(problem)
@@ -347,9 +348,7 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """Return (inputs, indices): the model inputs of the configs that have a profile and can run on a problem, and the
-    indices of these configs.
-    """
+    """Return (model inputs, indices) of the configs that have a profile and can run on a problem."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
@@ -358,9 +357,7 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Return model inputs for a kernel with unknown source. They predict the roofline's time as latency and the GPU's
-    TDP as power.
-    """
+    """Return model inputs for a kernel with unknown source: the roofline's time as latency, and the TDP as power."""
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

@@ -1,7 +1,7 @@
-"""Scores for the quality of recommendations, and cross-validation folds that hold out whole groups of rows.
+"""Score recommendations, and hold out whole groups of rows in folds.
 
-Unless stated otherwise, `measured`, `predicted`, `latency` and `energy` are positive costs of the C configs of one
-problem, (C,). `order` contains the indices of the configs in the recommended order.
+`measured`, `predicted`, `latency` and `energy` are positive costs of the C configs of one problem, (C,). `order`
+contains the indices of configs in the recommended order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,41 +13,40 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""A config counts as good if its cost exceeds the best cost by at most this fraction."""
+"""Maximum fraction by which a good config exceeds the best cost."""
 
 
 def order_of(predicted: Array) -> Array:
-    """Return the indices of configs in ascending order of predicted cost. In a tie, the lower index comes first."""
+    """Return the indices of configs by ascending predicted cost, in a tie by index."""
     return np.argsort(predicted, kind="stable")
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the best measured cost of all configs, divided by the best measured cost among the first `k`
-    recommendations.
-    """
+    """Return the best cost of all configs divided by the best cost of the first `k` recommendations."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the top recommendation costs at most the fraction `near` more than the best config."""
+    """Return whether the top recommendation exceeds the best cost by at most the fraction `near`."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return the fraction of configs that need not be measured to find one whose cost is at most the fraction `near`
-    above the best, if configs are measured in the recommended order.
+    """Return the fraction of configs after the first good one in the recommended order, which need not be measured.
+
+    A config is good if its cost exceeds the best cost by at most the fraction `near`.
     """
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of measured values that are inside their intervals."""
+    """Return the fraction of measured values inside their intervals."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Return the geometric mean of `high / low` over all intervals. 1 means that all intervals have zero width."""
+    """Return the geometric mean of `high / low`. 1 means intervals of zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -57,12 +56,12 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def median_of_log_errors(error: Array) -> float:
-    """Return `median_error`, computed from log(measured / predicted). NaNs are ignored."""
+    """Return `median_error` from log(measured / predicted). NaNs are ignored."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
 def rank_correlation(a: Array, b: Array) -> float:
-    """Return Spearman's rank correlation of two arrays, or 0 if the values of one array are all equal."""
+    """Return Spearman's rank correlation, or 0 if all values of one array are equal."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     stats = import_optional("scipy.stats", "scoring predictions", "train")
@@ -70,14 +69,12 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
-
-    Both hypervolumes are computed from measured costs, up to the highest latency and energy of all configs.
+    """Return the hypervolume of the recommended configs as a fraction of that of all configs.
 
     Args:
-        latency: Measured latency of all configs, (C,).
-        energy: Measured energy of all configs, (C,).
-        recommended: Indices of the recommended configs.
+        latency: measured latency of all configs, (C,).
+        energy: measured energy of all configs, (C,).
+        recommended: indices of the recommended configs.
     """
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
@@ -86,9 +83,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that the points (latency, energy) dominate up to the point `bound`. Points beyond the bound are
-    ignored.
-    """
+    """Return the area that points (latency, energy) dominate up to `bound`. Points beyond it are ignored."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -98,18 +93,15 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return (saving, slowdown): the energy that config `chosen` saves and its additional latency, as fractions of the
-    energy and latency of config `baseline`.
-    """
+    """Return (energy saved, additional latency) of config `chosen` as fractions of those of config `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
-    """Return the expected values of `efficiency_at` (with `k`) and `reduction` if configs are recommended at random.
+    """Return the expected `efficiency_at` (with `k`) and `reduction` for a random order.
 
-    The values are exact. If the n configs are sorted in ascending order of cost, config i (counted from 0) is the best
-    of k configs drawn without replacement with probability C(n - 1 - i, k - 1) / C(n, k). The first of g good configs
-    comes at position (n + 1) / (g + 1) on average.
+    If n configs are sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1)
+    / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
     """
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
@@ -127,9 +119,8 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
     """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0.
 
     Args:
-        groups: Group of each row, (N,). All rows of a group are in the same fold.
-        folds: Number of folds. If there are fewer groups than folds, each group is a separate fold.
-        seed: Seed of the random assignment.
+        groups: group of each row, (N,).
+        folds: number of folds. With fewer groups, each is a fold.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
@@ -143,10 +134,10 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield for each fold a Boolean mask of the rows in this fold, (N,).
+    """Yield a Boolean mask of the rows in each fold, (N,).
 
     Args:
-        fold: Fold of each row, from `group_folds`.
+        fold: fold of each row, from `group_folds`.
     """
     for number in range(int(fold.max()) + 1):
         yield fold == number

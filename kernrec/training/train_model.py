@@ -1,16 +1,14 @@
-"""Train a model that predicts the errors of the analytical model: log(measured / predicted) of latency and of power.
+"""Train a model that predicts log(measured / predicted) of the analytical model, for latency and power.
 
-    heads           The model has one set of trees (head) for latency and one for power. Cross-validation over held-out
-                    groups of rows chooses the number of trees (`kernrec.training.boosting`).
-    intervals       90 % intervals are calibrated on the errors of predictions of held-out groups.
-    new GPUs        Each GPU, and then each kernel, is held out together with some of the problems. The errors on the
-    and kernels     held-out rows show how well the model transfers to an unmeasured GPU or kernel.
-    shape           If the settings request it, the model has separate trees for unmeasured GPUs. A GPU's mean error
-                    does not transfer to other GPUs, but a part of the differences between the errors of a problem's
-                    configs does. These trees learn the differences. Their predictions are scaled by the fraction that
-                    transfers, which is estimated on held-out GPUs.
+    heads           One set of trees each for latency and power (`kernrec.training.boosting`).
+    intervals       90 % intervals are calibrated on errors of held-out groups.
+    new GPUs        Each GPU and each kernel is held out together with some problems, to measure how the model transfers
+    and kernels     to an unmeasured GPU or kernel.
+    shape           On request, separate trees for unmeasured GPUs learn differences between the errors of a problem's
+                    configs. A GPU's mean error does not transfer to other GPUs, but a part of these differences does.
+                    Held-out GPUs determine the fraction that transfers.
 
-All random choices are seeded and the number of threads is fixed, so the same rows lead to the same model file.
+Random choices are seeded and the number of threads is fixed, so equal rows lead to equal model files.
 """
 
 from collections.abc import Mapping
@@ -46,23 +44,22 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of measured rows for training a head."""
+"""Minimum number of rows with a measured quantity for its head."""
 _TRANSFER_ROWS = 30_000
-"""Maximum number of rows for training and prediction when GPUs or kernels are held out, to limit training time."""
+"""Maximum number of rows when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
-"""Maximum number of folds of held-out GPUs or kernels. If there are more GPUs or kernels, several share a fold."""
+"""Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU. It counts as much as the fraction
-measured on one GPU.
-"""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU, with the weight of one measured
+GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows. Only heads with enough rows are trained.
+    """Train a model, calibrate its intervals, and score it on held-out rows.
 
     Raises:
-        UsageError: Too few configs have a measured latency.
-        KernrecError: A library of the extra `train` is not installed.
+        UsageError: too few configs have a measured latency.
+        KernrecError: a library of the extra `train` is not installed.
     """
     settings = settings or TrainingSettings()
     if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
@@ -88,7 +85,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
-        if unit.max() < 1:  # If there is only one GPU or kernel, it cannot be held out.
+        if unit.max() < 1:  # A single GPU or kernel cannot be held out.
             continue
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
@@ -129,7 +126,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return the distance, in feature space, of each row from the rows in the other folds, (N,)."""
+    """Return each row's distance in feature space from the rows of other folds, (N,)."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -144,15 +141,15 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem. If there are
-    many rows, use a random sample. Return (log ratios, distances). The log ratios, (N,), are keyed by head, and are NaN
-    for rows that were not predicted. The distances, (N,), are those between the rows and the training data.
+    """Predict rows by models trained without their GPU (or kernel) and problem. Sample the rows if there are many.
 
     Args:
-        heads: Training data and number of trees, keyed by head.
-        unit: Number of the GPU (or kernel) of each row, (N,).
-        problems: Number of the problem of each row, (N,). None if there are too few problems to hold out any.
-        settings: Settings for growing trees.
+        heads: training data and number of trees by head.
+        unit: number of each row's GPU (or kernel), (N,).
+        problems: number of each row's problem, (N,), or None to hold out no problems.
+
+    Returns:
+        Log ratios by head, (N,), NaN if not predicted, and distances from the training data, (N,).
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -181,22 +178,23 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict each row's latency by trees that were trained without the row's GPU. Return (log ratios, distances,
-    fraction). The log ratios, (N,), are NaN for rows that were not predicted. The distances, (N,), are between the rows
-    and the training data. The fraction says what part of the predicted differences transfers to other GPUs.
+    """Predict latencies by trees trained without a row's GPU. Return (log ratios, distances, fraction).
+
+    Log ratios, (N,), are NaN if not predicted. Distances, (N,), are from the training data. The fraction of predicted
+    differences transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
-    sampled = np.isfinite(latency)  # If there are many rows, only a sample was predicted.
+    sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Estimate what fraction of the predicted differences between configs also holds on a GPU that was not used for
-    training. `unit` contains the index of each row's GPU. `predicted` contains predictions by trees that were trained
-    without that GPU.
+    """Return the fraction of predicted differences between configs that also holds on a held-out GPU.
+
+    `unit` is the index of each row's GPU. `predicted` comes from trees trained without that GPU.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -205,10 +203,11 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems, keyed by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a
-    granularity of matrix rows in a data type. Omit a scope with too few groups; the next larger scope then applies.
-    Exception: keep a data type or granularity if the larger scope's interval covers too few of its errors. Errors of
-    the analytical model then replace the missing groups.
+    """Return 90 % intervals for new problems by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a granularity of
+    rows.
+
+    A scope with too few groups uses the next larger scope's interval, unless that covers too few of its errors. Errors
+    of the analytical model then replace the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -220,7 +219,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # Skip this level, because the group has no granularity of matrix rows.
+            if key in above:  # The group has no granularity of matrix rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -235,9 +234,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores on held-out rows. `out_of_fold` contains log ratios that were predicted without the
-    row's group.
-    """
+    """Return the model's scores for log ratios predicted without a row's group."""
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -259,7 +256,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return the median latency errors of the trained model and of the analytical model on held-out GPUs or kernels."""
+    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -271,9 +268,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the median errors of the trained and the analytical model on held-out GPUs, after subtracting each
-    problem's mean error.
-    """
+    """Return median errors of both models on held-out GPUs, without each problem's mean error."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -285,7 +280,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of the top recommendation of the trained and the analytical model on held-out GPUs."""
+    """Return the efficiency of both models' top recommendations on held-out GPUs."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))

@@ -1,4 +1,4 @@
-"""Train and store a model for each op from the measurements in databases. `kernrec train` uses this module."""
+"""Train and store a model for each op from the measurements in databases, for `kernrec train`."""
 
 import math
 from collections.abc import Callable
@@ -18,16 +18,14 @@ from kernrec.util.optional import require_optional
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that was trained and stored."""
-
     name: str
-    """Name of the model: the op, or `<op>@<gpu>` for a model of one GPU."""
+    """Op, or `<op>@<gpu>` for a model of one GPU."""
     path: Path
     """Path of the model card."""
     rows: int
     """Number of measured configs in the training data."""
     figures: dict[str, float | str]
-    """The model's scores on held-out groups of rows, and descriptions of its 90 % intervals, keyed by name."""
+    """Scores on held-out groups, and descriptions of the 90 % intervals, by name."""
 
 
 def train_op_models(
@@ -39,18 +37,16 @@ def train_op_models(
     """Train and store a model for each op that has measurements.
 
     Args:
-        request: Selection of the measurements to learn from.
-        folder: Folder for the models. The default is the folder `models` beside the first database.
-        settings: Settings for growing trees.
-        progress: Function that is called before each op, with a sentence for the user, the number of rows that the ops
-            so far were trained on, and the number of rows of all ops.
+        folder: folder for the models, by default `models` beside the first database.
+        progress: function that receives a sentence before each op, with the number of trained rows so far and of all
+            rows.
 
     Returns:
         The stored models, at least one, and notes for the user.
 
     Raises:
-        UsageError: There is no measurement, or every op has too few measurements.
-        KernrecError: A library of the extra `train` is not installed, or the folder cannot be written.
+        UsageError: there is no measurement, or every op has too few.
+        KernrecError: a library of the extra `train` is not installed, or the folder cannot be written.
     """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request)
@@ -81,7 +77,7 @@ def train_op_models(
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """Return notes for the user on the limitations of a model that was trained on a dataset."""
+    """Return notes for the user on the limitations of a trained model."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":

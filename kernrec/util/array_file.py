@@ -1,6 +1,6 @@
 """Store JSON values and NumPy arrays in one file that loads fast: a checksum, a line of JSON, and the raw bytes.
 
-NumPy's `.npz` would parse Python literals for every array, which takes longer than a query. Nothing is pickled.
+NumPy's `.npz` parses Python literals for every array, which takes longer than a query. Nothing is pickled.
 """
 
 import json
@@ -26,13 +26,11 @@ _PIECE = 1 << 16
 
 
 class Digest(Protocol):
-    """A hash object, such as `hashlib.sha256()`."""
-
     def update(self, data: bytes, /) -> None: ...
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode named JSON values and named arrays of numbers or booleans as bytes that `unpack` can read."""
+    """Encode named JSON values, and named arrays of numbers or booleans, for `unpack`."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -42,20 +40,20 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         parts.append(stored.tobytes() + bytes(-stored.nbytes % _ALIGN))
         offset += len(parts[-1])
     head = json.dumps([dict(facts), heads]).encode()
-    # Pad the JSON with blanks, so that the arrays are aligned to their elements.
+    # Pad the JSON with blanks to align the arrays.
     body = b"".join([head, b" " * (-(len(_MAGIC) + _DIGEST + len(head) + 1) % _ALIGN), b"\n", *parts])
     return _MAGIC + sha256(body).digest() + body
 
 
 def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the JSON values and the arrays that `pack` encoded. The arrays are read-only.
+    """Return the JSON values and the read-only arrays that `pack` encoded.
 
     Args:
-        data: Content of a file, or the result of `mapped`. From a mapped file, only the pages that are used are read.
-        intact: Whether to skip the checksum, because a larger checksum already covered these bytes.
+        data: content of a file, or the result of `mapped`, of which only the used pages are read.
+        intact: whether to skip the checksum, because a larger checksum already covered these bytes.
 
     Raises:
-        ValueError: The bytes do not come from `pack`, or are damaged.
+        ValueError: the bytes do not come from `pack`, or are damaged.
     """
     start = len(_MAGIC) + _DIGEST
     if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
@@ -75,15 +73,16 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Map a file into memory that processes share. The file must only be replaced as a whole, never written in place.
-    On Windows, the file is read instead, because a mapped file could not be replaced.
+    """Map a file into memory that processes share. The file must only be replaced as a whole.
+
+    Windows reads the file instead, because it cannot replace a mapped file.
 
     Args:
-        digest: Hash to update with the content of the file, in pieces, so that unused pages do not stay in memory.
+        digest: hash to update with the content, in pieces, so that unused pages do not stay in memory.
 
     Raises:
-        OSError: The file cannot be opened or mapped.
-        ValueError: The file is empty.
+        OSError: the file cannot be opened or mapped.
+        ValueError: the file is empty.
     """
     with open_input(path) as file:
         if digest is not None:

@@ -1,7 +1,6 @@
-"""Cache results that are derived from files shipped with kernrec, in the user's cache folder.
+"""Cache results derived from files of kernrec in the user's cache folder, unless the folder cannot be written.
 
-Each entry contains a hash of its inputs, and is derived again if the hash differs. An unreadable file counts as
-missing. If the folder cannot be written, nothing is cached. A missing home directory is not created.
+An entry with another hash of its inputs, or an unreadable file, is derived again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,16 +17,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""(JSON values, arrays), the arguments of `array_file.pack`. Both mappings are keyed by name."""
+"""(JSON values, arrays), each keyed by name, as for `array_file.pack`."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
     """Return a cached result, or compute and cache it.
 
     Args:
-        name: Name of the cache file. The file is replaced if the inputs changed.
-        made_of: The inputs of the result. A cached result is used only if it was stored with the same inputs.
-        make: Function that computes the result.
+        name: name of the cache file, which is replaced if the inputs change.
+        made_of: inputs of the result.
     """
     from kernrec.util.array_file import pack, unpack
 
@@ -49,7 +47,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file that ships with kernrec. It is cached as JSON, which is faster to parse."""
+    """Return the content of a TOML file of kernrec, cached as JSON, which is faster to parse."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:

@@ -1,4 +1,4 @@
-"""Load the compiled engine (`engine/`), which has no Python replacement."""
+"""Load the compiled engine (`engine/`)."""
 
 import importlib.util
 from functools import cache
@@ -12,11 +12,7 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`.
-
-    Raises:
-        KernrecError: The engine is missing, or was compiled from other sources.
-    """
+    """Return `kernrec._engine`. Raise `KernrecError` if it is missing, or was compiled from other sources."""
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))
         raise KernrecError(f"kernrec's engine is {'of another version' if other else 'not compiled'}: {_REMEDY}")
@@ -32,8 +28,7 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Return one line of text that describes the compiler that built the engine. If the engine is missing, the line
-    states why."""
+    """Return one line about the compiler that built the engine, or the reason why the engine is missing."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"
@@ -42,7 +37,7 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the engine when `query`, which computes queries, is first imported from this module."""
+    """Load the engine when a module first imports `query`."""
     if name == "query":
         return module().query
     raise AttributeError(name)

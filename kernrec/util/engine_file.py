@@ -1,5 +1,7 @@
-"""Name the compiled engine by a hash of its sources, so that kernrec never loads an outdated engine. The build script
-`hatch_build.py` runs this file without installing the package."""
+"""Name the compiled engine by a hash of its sources, so that an outdated engine is never loaded.
+
+`hatch_build.py` runs this file without installing the package.
+"""
 
 import hashlib
 import importlib.machinery
@@ -8,22 +10,21 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""Matches the file names of all compiled engines in the package folder, whatever their sources and Python version."""
+"""Matches compiled engines of any sources and Python version."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
-"""Whether one compiled engine works with all versions of Python from 3.12 on (nanobind, on Linux and macOS)."""
+"""Whether one compiled engine works with all Python versions from 3.12 on (nanobind, on Linux and macOS)."""
 
 _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the paths of the engine's C++ files in a checkout of kernrec. The result is empty if kernrec is an
-    installed package."""
+    """Return the engine's C++ files in a checkout, or nothing in an installed package."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
 def file_name(root: Path) -> str:
-    """Return the file name of an engine that is compiled from a checkout's sources for the running Python."""
+    """Return the file name of an engine for the running Python, compiled from a checkout's sources."""
     digest = hashlib.sha256()
     for path in sources(root):
         content = path.read_bytes().replace(b"\r\n", b"\n")
@@ -32,8 +33,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine. Return None if no engine was compiled from the present C++ files of the
-    checkout."""
+    """Return the path of the compiled engine, or None if it does not match the checkout's C++ files."""
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

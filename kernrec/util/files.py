@@ -1,11 +1,8 @@
 """Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
 
-Only regular files of limited size are read, because reading a named pipe or a device might never end. The kind of the
-file is checked after it is open, so nobody can replace the file in between.
-
-The operating system releases a lock when the process that holds it ends. Windows locks ranges of bytes, so kernrec
-locks one byte far beyond the end of any file, and others can still read the content. A program that uses a private
-folder locks a file in it. A later program that can lock this file removes the folder as abandoned.
+Only regular files of limited size are read, because a named pipe or a device might never end. Their kind is checked
+after opening, so nobody can replace a file in between. The operating system releases a lock when its process ends.
+Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
 """
 
 import os
@@ -28,11 +25,11 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
-        title: Name of the file to show in messages. By default, its path.
+        title: name in messages, by default the path.
 
     Raises:
-        UsageError: The path leads to a pipe, a device or a socket.
-        OSError: The file cannot be opened, or is a folder.
+        UsageError: the path leads to a pipe, a device or a socket.
+        OSError: the file cannot be opened, or is a folder.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -47,11 +44,11 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
     """Return the content of a regular file of at most `most_bytes` bytes.
 
     Args:
-        title: Name of the file to show in messages. By default, its path.
+        title: name in messages, by default the path.
 
     Raises:
-        UsageError: The path leads to a pipe, a device or a socket, or the file is too large.
-        OSError: The file cannot be opened, or is a folder.
+        UsageError: the path leads to a pipe, a device or a socket, or the file is too large.
+        OSError: the file cannot be opened, or is a folder.
     """
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
@@ -61,17 +58,18 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
 
 
 def check_kind(mode: int, title: object) -> None:
-    """Raise `UsageError` with the file's title if the file with this `st_mode` is a pipe, a device or a socket."""
+    """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
     if kind := _KINDS.get(stat.S_IFMT(mode)):
         raise UsageError(f"{title} is {kind}; expected a regular file")
 
 
 def check_input(path: Path, title: object = None) -> None:
-    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself. A missing file or a folder
-    is accepted. Call this before another library opens the path.
+    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself.
+
+    Call this before another library opens the path. A missing file or a folder is accepted.
 
     Args:
-        title: Name of the file, for the message. By default, the path.
+        title: name in messages, by default the path.
     """
     title = path if title is None else title
     try:
@@ -85,15 +83,15 @@ def check_input(path: Path, title: object = None) -> None:
 def write_whole(
     path: Path, data: bytes | Callable[[BinaryIO], object], *, shared: bool = False, mode: int | None = None
 ) -> None:
-    """Write a file atomically. No temporary file is left behind, even after an error.
+    """Write a file atomically, without leaving a temporary file after an error.
 
     Args:
-        data: Content of the file, or a function that writes the content to an open file.
-        shared: Whether other users read the file. If so, its content is on disk before the file appears.
-        mode: Permission bits of the file. By default, the umask sets them for a shared file; other files are private.
+        data: content, or a function that writes it to an open file.
+        shared: whether other users read the file. Its content is then on disk before the file appears.
+        mode: permission bits. By default, the umask sets them for a shared file, and other files are private.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: the file cannot be written.
     """
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -125,7 +123,7 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file without waiting, and return whether this worked. Closing the file releases the lock."""
+    """Lock an open file without waiting, and return whether that worked. Closing the file releases the lock."""
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:
@@ -139,10 +137,10 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     """Lock a file, which is created if necessary.
 
     Args:
-        wait_s: Maximum seconds to wait while another process holds the lock.
+        wait_s: maximum seconds to wait for another process.
 
     Returns:
-        Descriptor of the file, or None if another process holds the lock. Closing the descriptor releases the lock.
+        Descriptor of the file, or None if another process holds the lock. Closing it releases the lock.
     """
     end_s = time.monotonic() + wait_s
     while True:
@@ -177,7 +175,7 @@ _IN_USE = ".in-use"
 
 
 def new_scratch_path() -> Path:
-    """Return a path for temporary files that does not exist yet and that nobody can guess."""
+    """Return a new path for temporary files that nobody can guess."""
     from tempfile import gettempdir  # This import is slow, and queries do not need it.
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
@@ -187,18 +185,18 @@ def new_scratch_path() -> Path:
 def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iterator[Path]:
     """Yield a folder that only this user can access, and delete it at the end.
 
+    If this program is killed, a later program that can lock a file in the folder deletes it.
+
     Args:
-        path: Path of the folder, from `new_scratch_path`. By default, a new path.
-        beside: Another path from `new_scratch_path`. If this program is killed, a later program deletes this path
-            together with the folder.
+        path: path of the folder, by default from `new_scratch_path`.
+        beside: another path from `new_scratch_path`, which is deleted together with the folder.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Write only after locking. If the file is empty, its owner may not have locked it yet, so others leave it
-        # alone.
-        with suppress(OSError):  # If the disk is full, a later write to the folder reports it.
+        # Write only after locking, because others leave an empty file alone whose owner may not have locked it yet.
+        with suppress(OSError):  # A full disk is reported by a later write to the folder.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder
@@ -208,7 +206,7 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
 
 def remove_abandoned() -> None:
-    """Delete this user's scratch folders that belong to programs that were killed."""
+    """Delete this user's scratch folders of programs that were killed."""
     from tempfile import gettempdir
 
     temporary = Path(gettempdir())
@@ -230,7 +228,7 @@ def remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a path is a folder of this user, not a link. Others can write to the system's temporary folder."""
+    """Return whether a path is a folder of this user. Others can write links to the system's temporary folder."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
@@ -243,8 +241,7 @@ def _remove(folder: Path) -> None:
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """Return one SHA-256 hash, in hexadecimal, of the contents of several files and their paths relative to `root`. The
-    order of `files` does not matter."""
+    """Return the SHA-256 hash (hexadecimal) of files and their paths relative to `root`, in any order."""
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

@@ -1,8 +1,4 @@
-"""Format values for people: numbers with units, counts, configs, rows of tables and notes.
-
-`short_config` formats a config of a matmul as `128x128x32 w64x32 s3 k4`, for its block sizes, warp sizes, pipeline
-stages and split. Neutral values are omitted, such as a split into one part or a switch that is off.
-"""
+"""Format values for people: numbers with units, counts, configs, rows of tables and notes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +26,7 @@ def human(value: float, unit: str) -> str:
 
 
 def memory_text(size: float) -> str:
-    """Format a number of bytes with three significant digits and a binary prefix: 25769803776 -> "24 GiB"."""
+    """Format bytes with three significant digits and a binary prefix: 25769803776 -> "24 GiB"."""
     prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
     power = max(number for number in range(len(prefixes)) if not number or size >= 0.9995 * 1024**number)
     return f"{float(f'{size / 1024**power:.3g}'):g} {prefixes[power]}B"
@@ -43,19 +39,18 @@ def counted(count: int, noun: str) -> str:
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"
-"""Text for the only config of a kernel that has no tunables."""
+"""Text for the only config of a kernel without tunables."""
 
 
 def config_text(config: Mapping[str, object]) -> str:
-    """Format a config as name=value pairs, separated by blanks."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or NOTHING_TO_TUNE
 
 
 def short(value: object) -> str:
-    """Format a value for a message, on one line and truncated if it is long. A string is quoted."""
+    """Format a value for a message, on one line and truncated. A string is quoted."""
     try:
         shown = repr(value)
-    except ValueError:  # Python refuses to print integers that have thousands of digits.
+    except ValueError:  # Python refuses to print integers with thousands of digits.
         return "a number of thousands of digits"
     return shown if len(shown) <= 40 else shown[:36] + "..."
 
@@ -72,8 +67,8 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups of tunables that are printed together: (prefix, names of the tunables). The values are joined by x. An entry
-is used only if a config has all of its tunables."""
+"""Groups of tunables that are printed together if a config has all of them: (prefix, tunables). Values are joined by
+x."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -117,13 +112,15 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""(prefix, value that is not printed) for tunables that are not in `SIZES`, keyed by the tunable's name. If the tunable
-is a switch, only the prefix is printed."""
+"""Prefix of each tunable outside `SIZES`, and the value that is not printed. A switch prints only its prefix."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`. The groups in `SIZES` come first."""
+    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`, without neutral values.
+
+    The example has block sizes, warp sizes, pipeline stages and a split. A split into one part would be omitted.
+    """
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -138,7 +135,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (code, description) for each part of a config's short form, such as ("wNxN", "warp_m x warp_n")."""
+    """Return (code, description) of the parts of a short config, such as ("wNxN", "warp_m x warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:
@@ -154,17 +151,16 @@ def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Flatten rows of nested mappings, as `flat` does, and give all rows the same columns. Missing cells are None."""
+    """Flatten rows like `flat`, with the same columns in all rows. Missing cells are None."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Convert a row of nested mappings to a row of plain values, and put `prefix` before each key.
+    """Convert a row of nested mappings to plain values, with `prefix` before each key.
 
-    The keys of a nested mapping become `outer.inner`. An interval becomes two columns with `_low_` and `_high_` in
-    their names. Configs and lists become text.
+    Nested keys become `outer.inner`. Intervals become columns with `_low_` and `_high_`. Configs and lists become text.
     """
     cells: dict[str, Any] = {}
     for name, value in row.items():
@@ -187,10 +183,10 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Note(str):
-    """A note in one line, with an optional explanation. It equals its text, so that repeated notes are recognized."""
+    """Note in one line with an optional explanation. Notes with equal texts are equal."""
 
     why: str
-    """Explanation that `--why` prints below the note, or an empty string if there is none."""
+    """Explanation that `--why` prints, or an empty string."""
 
     def __new__(cls, text: str, why: str = "") -> "Note":
         note = super().__new__(cls, text)

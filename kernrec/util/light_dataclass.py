@@ -1,9 +1,8 @@
 """Provide `dataclass(frozen=True)` without the code that the standard library generates.
 
-The standard decorator generates and compiles six functions for each class, which slows down the start of a command.
-With this decorator, all classes share their methods, and a class with many instances gets its own `__init__`. `fields`,
-`replace` and `asdict` work: the standard decorator processes a class when its fields are requested. Slots and
-annotations such as `ClassVar` are not supported. For type checkers, this is the standard decorator.
+The standard decorator compiles six functions per class, which slows down the start of a command. Here, classes share
+their methods, and a class with many instances gets its own `__init__`. The standard decorator processes a class when
+`fields`, `replace` or `asdict` need it. Slots and annotations such as `ClassVar` are not supported.
 """
 
 import dataclasses
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`, which is worth it from about 100 instances on."""
+"""Number of instances after which a class gets its own `__init__`, which pays off from about 100 on."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
-    """Return the decorator. The argument `frozen` must be True."""
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
         # Without a docstring, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
-        # In Python 3.14, this may be None, because annotations are created only on request.
+        # Python 3.14 creates annotations on request, so this may be None.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
@@ -54,11 +52,10 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Placeholder for the fields of a class. When they are first used, the standard decorator creates them."""
+    """Fields of a class that the standard decorator creates on first use."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """Create the placeholder for the fields of `cls`. The argument `described` contains those fields of the class
-        that are defined with `field(...)`, keyed by field name."""
+        """Create the placeholder. `described` contains the fields of `cls` that are defined with `field(...)`."""
         self.cls, self.described = cls, described
         for name, field in described.items():
             if field.default is dataclasses.MISSING:
@@ -113,7 +110,7 @@ def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasse
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
-    """Return an `__init__` that is generated for these fields and runs faster than the shared `__init__`."""
+    """Return a generated `__init__` for these fields, which is faster than the shared one."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self"], ["_fields = self.__dict__"]
     for name, field in fields.items():
@@ -129,7 +126,7 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> C
             taken.append(name)
         lines.append(f"_fields[{name!r}] = {value}")
     lines += ["self.__post_init__()"] * finish
-    # The names of fields are identifiers, so they cannot contain other code.
+    # Names of fields are identifiers, so they cannot contain other code.
     exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)
     made: Callable[..., None] = scope["__init__"]
     return made
@@ -142,8 +139,7 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the default values of the fields for which the caller passed no argument. Raise `TypeError` if an argument
-    is unknown, or if a field has neither an argument nor a default."""
+    """Return the defaults of fields without an argument. Raise `TypeError` for unknown or missing arguments."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

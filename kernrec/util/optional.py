@@ -1,4 +1,4 @@
-"""Import the optional libraries of kernrec when they are needed, with a clear error if a library is missing."""
+"""Import optional libraries when they are needed, with a clear error if one is missing."""
 
 import importlib
 import importlib.util
@@ -12,12 +12,12 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
     """Import a library that may not be installed.
 
     Args:
-        module: Import name of the library, such as `xgboost`.
-        purpose: What needs the library, as the beginning of the error message, such as "training a model".
-        extra: Extra of the package kernrec that installs the library.
+        module: import name, such as `xgboost`.
+        purpose: what needs the library, as the beginning of the message, such as "training a model".
+        extra: extra of kernrec that installs the library.
 
     Raises:
-        KernrecError: The library is not installed. The message names the extra.
+        KernrecError: the library is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -26,11 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that some libraries are installed, before long work that would import them later.
-
-    Raises:
-        KernrecError: A library is not installed. The message names the extra.
-    """
+    """Raise `KernrecError` if a library is missing, before long work that would import it later."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise _not_installed(module, purpose, extra)

@@ -1,10 +1,8 @@
 """Start, confine and kill child processes on every platform, and decide whether to fork them.
 
-A forked child inherits all imports at no cost, but only one thread. If another thread holds a lock during the fork, the
-lock is never released in the child. So a process with threads that may hold a lock spawns its children instead.
-
-On Linux since 5.13, Landlock can permanently deny a thread and the processes that it starts access to files and the
-network (https://docs.kernel.org/userspace-api/landlock.html).
+A forked child inherits all imports but only one thread, so a lock that another thread holds is never released. A
+process with threads that may hold a lock spawns its children instead. Landlock (Linux since 5.13) permanently denies
+access to files and the network (https://docs.kernel.org/userspace-api/landlock.html).
 """
 
 import ctypes
@@ -29,18 +27,18 @@ if TYPE_CHECKING:
 _SYNCHRONIZE = 0x00100000
 _WAIT_TIMEOUT = 0x102
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
-"""Constants of the Windows API, see
+"""Constants of the Windows API:
 https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child process, ignoring the working folder (`-P`)."""
+    """Return the command that runs a module of kernrec in a child process, without the working folder (`-P`)."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Prevent Python processes that start in the `with` block from importing modules from their working folder."""
+    """Stop Python processes from importing modules of their working folder, within a `with` block."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -53,22 +51,22 @@ def safe_path() -> Iterator[None]:
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment variables with which a child process that runs `module_command` finds this package."""
+    """Return the environment in which a child process of `module_command` imports this package."""
     root = str(Path(__file__).resolve().parents[2])
-    # Remove empty paths, because an empty path means the working folder.
+    # An empty path means the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
 
 def own_group() -> dict[str, Any]:
-    """Return the arguments of `subprocess.Popen` that start a child in its own process group, safe from Ctrl-C."""
+    """Return the arguments of `subprocess.Popen` for a child in its own process group, safe from Ctrl-C."""
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that was started with `own_group` and, on POSIX, all processes that it started."""
+    """Kill a process of `own_group` and, on POSIX, all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -77,13 +75,12 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """Let the operating system kill this process when its parent process ends. This has an effect only on Linux."""
+    """Let Linux kill this process when its parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this process ID exists."""
     if pid <= 0:
         return False
     if os.name == "nt":  # On Windows, `os.kill` would end the process.
@@ -109,7 +106,7 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that `thread` holds no lock when this process forks, for example because `os.register_at_fork` waits."""
+    """Declare that `thread` holds no lock during a fork, for example because `os.register_at_fork` waits."""
     _lockless.add(thread)
 
 
@@ -119,7 +116,7 @@ def not_inherited(connection: object) -> None:
 
 
 def can_fork() -> bool:
-    """Return whether it is safe to fork now: on Linux, in the main thread, if no other thread may hold a lock."""
+    """Return whether forking is safe: on Linux, in the main thread, if no other thread may hold a lock."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -133,13 +130,12 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context for starting children now: fork if this is safe, otherwise spawn."""
+    """Return the multiprocessing context for children: fork if this is safe, else spawn."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """Prepare a child process for its work. A forked child is killed when its parent ends, resets the inherited signal
-    handlers, and closes inherited connections."""
+    """Prepare a child process: end it with its parent, reset signal handlers, close inherited connections."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
@@ -159,25 +155,24 @@ _Result = TypeVar("_Result")
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""Landlock rights that a rule for a single file, as opposed to a folder, may grant."""
+"""Landlock rights of a rule for a single file."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""Bit mask of all rights on files that Landlock supports, keyed by the version of Landlock. Version 5 also controls
-devices, which kernrec does not use."""
-_NETWORK = 0b11  # Rights to bind and connect TCP sockets, which Landlock controls since version 4.
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # Numbers of the system calls, which are the same on x86-64 and aarch64.
+"""Bit mask of all file rights of each Landlock version. Version 5 also controls devices, which kernrec does not use."""
+_NETWORK = 0b11  # Landlock controls binding and connecting TCP sockets since version 4.
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # Numbers of the system calls on both x86-64 and aarch64.
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Permanently deny this thread the use of TCP and all access to files, except to some files and folders.
+    """Permanently deny this thread TCP and access to all files except some.
 
     Args:
-        readable: Files and folders, including their content, that stay readable.
-        writable: Files and folders, including their content, that stay readable and writable.
-        listed: Folders in which file names can still be listed, but whose files cannot be read.
+        readable: files and folders with content that stay readable.
+        writable: files and folders with content that stay readable and writable.
+        listed: folders whose file names can still be listed.
 
     Returns:
-        Whether access is now restricted. False if the system does not support Landlock.
+        Whether access is restricted, which needs Landlock.
     """
     if sys.platform != "linux":
         return False
@@ -212,12 +207,13 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Run a function in a thread that can read and write only some files, and return its result. Exceptions are raised
-    in the calling thread. Without Landlock, the function runs without restrictions.
+    """Run a function in a thread that can use only some files, and return its result or raise its exception.
+
+    Without Landlock, the function runs without restrictions.
 
     Args:
-        readable: Files and folders that the function can read.
-        writable: Files and folders that the function can read and write.
+        readable: files and folders that it can read.
+        writable: files and folders that it can read and write.
     """
     if sys.platform != "linux":
         return work()
@@ -239,7 +235,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# Number of new objects after which Python collects garbage, instead of the usual 700. Larger values are not faster.
+# Number of new objects per garbage collection, instead of 700. Larger values are not faster.
 _COLLECT_AFTER = 10_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30
@@ -247,14 +243,14 @@ _KEPT_BYTES = 2**30
 
 @once
 def collect_rarely() -> None:
-    """Make garbage collection less frequent. The collector ignores all objects that exist now, such as modules."""
+    """Make garbage collection rarer, and exclude all objects that exist now, such as modules."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
 
 
 @once
 def keep_freed() -> None:
-    """Let the GNU C library keep freed memory. Otherwise, NVRTC would request the same pages for every config."""
+    """Make the GNU C library keep freed memory, which NVRTC would otherwise request again for every config."""
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):

@@ -1,8 +1,7 @@
 """Convert between floating-point numbers and their codes (uint8) in formats of 8 and 4 bits.
 
-The format `f8e4m3` has no infinity, and its largest number is 448. A code of `f8e5m2` is the upper byte of an f16.
-`f4e2m1` and `e8m0`, the powers of two that scale 4-bit elements, are defined in the "OCP Microscaling Formats (MX)
-Specification", version 1.0. A 4-bit code takes a byte here, but half a byte in the memory of a GPU.
+`f8e4m3` has no infinity, and its largest number is 448. An `f8e5m2` code is the upper byte of an f16. `f4e2m1` and
+`e8m0` are defined in the "OCP Microscaling Formats (MX) Specification", version 1.0. A 4-bit code takes a byte here.
 """
 
 from functools import lru_cache
@@ -14,13 +13,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _NAN = 0x7F
 _BIAS = 127
-"""Exponent bias of the format e8m0."""
+"""Exponent bias of e8m0."""
 
 
 @lru_cache(None)
 def _magnitudes(kind: str) -> Array:
-    """Return the numbers (float32) that the codes of a format represent, in the order of the codes. Only codes with a
-    positive sign are included."""
+    """Return the non-negative numbers (float32) of a format in the order of their codes."""
     if kind == "f4e2m1":
         return np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
     codes = np.arange(128)
@@ -32,7 +30,7 @@ def _magnitudes(kind: str) -> Array:
 
 
 def small_values(kind: str, codes: Array) -> Array:
-    """Return the numbers that codes (uint8) of the format `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0` represent."""
+    """Return the numbers of codes (uint8) in `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`."""
     if kind == "e8m0":
         return np.asarray(np.exp2(codes.astype(np.float64) - _BIAS))
     sign = len(_magnitudes(kind))
@@ -41,10 +39,10 @@ def small_values(kind: str, codes: Array) -> Array:
 
 
 def small_codes(kind: str, values: Array) -> Array:
-    """Return the codes (uint8) that represent numbers most closely, in a format that `small_values` can read.
+    """Return the codes (uint8) closest to numbers in a format of `small_values`.
 
-    A number halfway between two codes is rounded to the even code. A number beyond the largest one becomes the largest.
-    NaN stays NaN in the 8-bit formats. For `e8m0`, the base-2 logarithm of the absolute value is rounded.
+    Ties round to the even code. Numbers out of range become the largest number. NaN stays NaN in 8-bit formats. `e8m0`
+    rounds the base-2 logarithm of the absolute value.
     """
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))

@@ -52,3 +52,24 @@ def test_tuned_file_entries_are_checked_against_a_gpu(tmp_path):
         assert judged["tuned_for"] == "NVIDIA H100 80GB HBM3"
         assert [entry["judgment"] for entry in judged["entries"]] == judgments
         assert all(entry["reason"] for entry in judged["entries"] if entry["judgment"] != "can run")
+
+
+def test_several_files_are_compared_and_their_judgments_counted(tmp_path):
+    key = "('fp4_gemm', 'Runner', (({}, 2560), (2560, 14336)), ())"
+    for name, tactic in (("a.json", 1), ("b.json", [8, 2])):
+        entries = {key.format(8): ["Runner", 4], key.format(16): ["Runner", tactic]}
+        about = {"flashinfer_version": "0.6.18", "gpu": "NVIDIA GB300"}
+        (tmp_path / name).write_text(json.dumps({"_metadata": about, **entries}))
+    status, out, err = audit(tmp_path, "a.json", "b.json", "--gpu", "gb300", "--engine", "flashinfer==0.6")
+    assert status == 0, err
+    assert "b.json has Runner [8, 2]" in out
+    assert out.count("1 can run, 1 doubtful") == 2
+    assert "FlashInfer numbers them" in err
+
+
+def test_input_that_is_no_model_and_no_tuned_file_lists_the_formats(tmp_path):
+    (tmp_path / "x.json").write_text('{"x": [1]}')
+    status, _, err = audit(tmp_path, "x.json", "--gpu", "h100")
+    assert status == 2
+    assert "x.json is neither a model nor a tuned file; expected a model's config.json" in err
+    assert all(name in err for name in ("autotune.json", ".best_config", "autotune_configs.json"))

@@ -49,9 +49,6 @@ class EmulatingDriver:
         """Let kernels access the array's memory."""
         self._memory[array.ctypes.data] = array.reshape(-1)
 
-    def devices(self) -> int:
-        return self._device + 1
-
     def current_device(self) -> int:
         return self._device
 

@@ -3,8 +3,7 @@
     for each problem:  screen configs  ->  coarse energy near the Pareto front  ->  final measurements on the front
 
 Screening measures only latency. The reference kernels run between blocks of measurements. If they show that the GPU
-drifted during a block, the block's measurements are repeated. If a config crashes the worker process, the config counts
-as failed, and the process is restarted (device_session.py). A measurement is in the journal before it is reported.
+drifted during a block, the campaign repeats the block's measurements.
 """
 
 import math
@@ -46,7 +45,7 @@ from kernrec.store.measurement import (
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening ends, and at which coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs among which to look for one that is already compiled."""
+"""Number of scheduled configs among which to look for compiled code."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,13 @@ class CampaignHooks:
     """Functions through which the caller controls a campaign and follows its progress."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Function that returns the measurements of a problem from earlier campaigns. The campaign does not repeat them."""
+    """Returns the measurements of a problem from earlier campaigns, which the campaign does not repeat."""
     stopping: Callable[[], bool] = lambda: False
-    """Function that is called often; once it returns true, the campaign ends at once."""
+    """Called often. Once it returns True, the campaign ends at once."""
     report: Callable[[Progress], None] = lambda progress: None
-    """Function to call with each note, and with each measurement once it is in the journal."""
+    """Called with each note, and with each measurement once it is in the journal."""
     finished: Callable[[], None] = lambda: None
-    """Function to call after each problem, when the last block of its measurements has ended."""
+    """Called after each problem, when the last block of its measurements has ended."""
 
 
 @dataclass
@@ -76,7 +75,7 @@ class _ProblemRun:
 
 
 class Campaign:
-    """Campaign on one device. `run` may be called once. `results` grows during the run."""
+    """Campaign on one device. Call `run` at most once. `results` grows during the run."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Campaign:
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Create a campaign. `problems` may be a lazy iterator; `compile_queue` is None if nothing must be compiled."""
+        """Create a campaign. `problems` may be a lazy iterator. `compile_queue` is None if nothing must be compiled."""
         self._problems = problems
         self._journal = journal
         self._settings = settings
@@ -124,11 +123,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, following, left) for each problem.
-
-        `following` contains the next problem, and `left` is the number of remaining problems, including this one. If
-        the problems come from a lazy iterator, `following` is empty and `left` is 1.
-        """
+        """Yield (problem, next problem if known, number of remaining problems, which is 1 for a lazy iterator)."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -136,22 +131,21 @@ class Campaign:
 
     @property
     def results(self) -> list[ProblemResult]:
-        """Return the results so far, one for each problem."""
+        """Results so far, one for each problem."""
         return list(self._results.values())
 
     @property
     def spent(self) -> bool:
-        """Return whether the time or the number of configs in the budget is used up."""
+        """Whether the time or the number of configs in the budget is used up."""
         return self.session.clock() >= self._end_s or self._configs_left() == 0
 
     def end(self) -> None:
-        """End the worker process and the compiling processes."""
         self.session.client.stop()
         if self._compile_queue is not None:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block. Raises the errors of `run`."""
+        """Open the device and begin the first block. Raise the errors of `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -240,7 +234,7 @@ class Campaign:
         Args:
             items: Measurements in order. The configs after the first `count` are only compiled in advance.
             until_s: Time at which to stop, on the campaign's clock.
-            done: Number of measurements that the campaign has already made in this tier, for reports.
+            done: Number of earlier measurements in this tier, for reports.
             total: Total number of measurements in this tier, for reports. By default, the number of `items`.
             count: Number of measurements to make. By default, all.
         """
@@ -268,10 +262,9 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove the first waiting measurement whose code is compiled, and return (measurement, compiled variant).
+        """Remove and return the first waiting measurement whose code is compiled, with the compiled variant.
 
-        If no code is compiled yet, wait at most 0.2 seconds and return None. If the measurements need no compiled code,
-        the variant is None.
+        If no code is compiled yet, wait at most 0.2 seconds and return None. The variant is None if no code is needed.
         """
         if self._compile_queue is None:
             return waiting.popleft(), None

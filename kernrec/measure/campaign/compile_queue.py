@@ -1,7 +1,4 @@
-"""Compile configs in advance in separate processes, so that the GPU need not wait for the compiler.
-
-The worker process later loads the compiled code from the compile cache.
-"""
+"""Compile configs in advance in separate processes, so that the GPU need not wait for the compiler."""
 
 import threading
 import time
@@ -31,14 +28,11 @@ class CompiledVariant:
     smem_bytes: int = 0
     """Static shared memory per block, in bytes."""
     error: str | None = None
-    """Message of the compile error; None if the variant compiled."""
+    """Message of the compile error, or None."""
 
 
 class CompileQueue:
-    """Queue that compiles the tasks of the latest call of `want`, in order. Each thread drives one compiling process.
-
-    At most `VARIANTS_AHEAD` compiled variants wait to be measured.
-    """
+    """Queue that compiles the tasks of the latest call of `want`, in order, with one thread per compiling process."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
@@ -54,7 +48,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """Replace the list of tasks to compile. Earlier tasks that are not compiled yet are dropped."""
+        """Replace the list of tasks to compile."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -62,10 +56,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return a task's compiled variant, or None if the task is not compiled yet.
-
-        If compiling stopped because of an error, raise this error.
-        """
+        """Return a task's compiled variant, or None if it is not compiled yet. Raise the error if compiling failed."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -119,9 +110,7 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, including the shared memory of its launches.
-
-    The shared memory is the static amount plus the dynamic amount of the launch that needs most.
+    """Return the properties of a task's code, including the most dynamic shared memory of any launch.
 
     Raises:
         MeasurementFailure: The code did not compile, or cannot be launched with this config.

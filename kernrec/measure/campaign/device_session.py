@@ -4,8 +4,8 @@
 
 The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
 drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
-after a quarter of the session's time so far (at least four seconds, at most a minute). The next run must therefore
-repeat at most about a quarter of a killed run's measurements.
+after a quarter of the session's time so far (at least four seconds, at most a minute). So after a kill, the next run
+repeats at most about a quarter of the measurements.
 """
 
 import math
@@ -34,10 +34,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with their baseline costs.
-
-    The baseline was measured at the start of the session or, if the GPU has drifted since then, after the last drift.
-    """
+    """Comparison of the reference kernels' current costs with those at the session's start or after the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
@@ -48,7 +45,7 @@ class DriftMonitor:
         """Latest energy divided by the energy at the session's start, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Return a description of the cost changes that exceed the limits for drift. If there are none, return None."""
+        """Describe the cost changes that exceed the limits for drift, or return None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -72,7 +69,7 @@ class DriftMonitor:
         return error
 
     def rebase(self, costs: References) -> None:
-        """Use these costs as the baseline from now on, for example after somebody changed the GPU's settings."""
+        """Use these costs as the baseline from now on."""
         for name, costs_of in costs.items():
             self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
 
@@ -83,7 +80,7 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
 
 
 def describe_changes(before: GpuSettings, after: GpuSettings) -> str:
-    """Return a description of the settings that differ, such as `power_limit_w 700 -> 500`."""
+    """Describe the settings that differ, such as `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 
@@ -112,9 +109,9 @@ class DeviceSession:
     def __init__(self, client: WorkerClient) -> None:
         self.client = client
         self.info: DeviceInfo | None = None
-        """Description of the device; None until `open` is called."""
+        """Description of the device, or None before `open`."""
         self.probe: Probe | None = None
-        """Properties of the sensors; None if the device cannot measure energy."""
+        """Properties of the sensors, or None if the device cannot measure energy."""
         self.traits = SensorTraits()
         self.idle_w: float | None = None
         self._idle_measured_s = -math.inf
@@ -124,15 +121,11 @@ class DeviceSession:
 
     @property
     def opened_info(self) -> DeviceInfo:
-        """Return the worker's description of the open device."""
         assert self.info is not None
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker and open the device. Return notes for the user.
-
-        If no probe of the device's sensors is cached, probe them.
-        """
+        """Start the worker and open the device. Probe its sensors if no probe is cached. Return notes for the user."""
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -154,7 +147,7 @@ class DeviceSession:
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Set the problem to which later requests refer; None for no problem."""
+        """Set the problem to which later requests refer, or None."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
@@ -219,7 +212,6 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the time limit in seconds for measuring a config, including its energy windows."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s
@@ -261,10 +253,7 @@ class BlockControl:
         self._energy_unchecked = False  # whether any config's energy was measured after that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block.
-
-        If the GPU has drifted or its settings have changed, return a description of the change; otherwise return None.
-        """
+        """Run the reference kernels and begin a block. Describe how the GPU has changed, or return None."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
@@ -288,16 +277,16 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the block must end now, because its maximum duration is over or the worker has ended."""
+        """Whether the block must end now, because its maximum duration is over or the worker has ended."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one. Return the measurements of the block that must be repeated.
+        """End the block and begin the next one. Return the measurements to repeat because the GPU changed.
 
-        If the GPU drifted or its settings changed during the block, each measurement is repeated, but only once.
+        Each measurement is repeated only once.
         """
         number, items = self.present.number, self.present.items
         if not items:

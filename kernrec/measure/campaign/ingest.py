@@ -1,8 +1,8 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
-If the process is killed between transactions, the next campaign completes the move. The key of a row is the hash of its
-content, so no row is added twice. Measurements of blocks during which the GPU drifted are stored as quarantined.
-Measurements of blocks that never ended are marked `block_open`, and the next run repeats them.
+After a kill, the next campaign completes the move. The key of a row is the hash of its content, so no row is added
+twice. Measurements of blocks during which the GPU drifted are stored as quarantined. Measurements of blocks that never
+ended are marked `block_open`, and the next run repeats them.
 """
 
 import json
@@ -22,17 +22,14 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Maximum time by which the newest row may be ahead of this machine's clock. The clocks of machines differ a little."""
+"""Maximum time by which the newest row may be ahead of this machine's clock, because the clocks of machines differ."""
 _TOGETHER = 5000
 """Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` if rows cannot be added to a database or this machine's clock is wrong.
-
-    A campaign calls this function before it measures anything.
-    """
+    """Raise `UsageError` if rows cannot be added to a database or this machine's clock is wrong."""
     now = datetime.now(UTC)
     if not is_possible(now):
         raise UsageError(
@@ -53,16 +50,11 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move a journal's measurements to a database, and create the database if needed.
+    """Move a journal's measurements to a database, and return the number of new rows. Create the database if needed.
 
     Args:
-        journal: Open journal.
-        database: Path of the database.
-        note: Function to call with a line about invalid records, which are appended to `<journal>.damaged`.
+        note: Function to call with a message about invalid records, which are appended to `<journal>.damaged`.
         ended_only: Whether to move only measurements of blocks that have ended.
-
-    Returns:
-        Number of new measurements in the database.
 
     Raises:
         UsageError: The database cannot store the measurements. They stay in the journal.
@@ -106,7 +98,6 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
     Args:
         database: Path of the database, which may not exist.
-        problem: Problem of the measurements.
         gpu: Name in the GPU catalog.
     """
     if not database.exists():
@@ -124,7 +115,7 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """Return the measurements in a list of journal records. Invalid records are skipped.
+    """Return the measurements in journal records. Skip invalid records.
 
     A record of a measurement is `{"row": columns}` (`Measurement.as_json`). A record of the end of a block is
     `{"closed": block, "session": session}` or, if the GPU drifted, `{"drifted": block, "session": session, "error":
@@ -157,9 +148,6 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record states that a block has ended; otherwise return None.
-
-    `how` is the kind of end to look for: `closed` or, for blocks during which the GPU drifted, `drifted`.
-    """
+    """Return (session, block) if a record states that a block has ended. `how` is `closed` or `drifted`."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

@@ -2,7 +2,6 @@
 
 The journal is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync per
 commit. A campaign locks the file `<database>.journal.lock`, so that only one campaign at a time writes to a database.
-Both files are deleted once all records are in the database.
 """
 
 import json
@@ -35,7 +34,7 @@ _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
 """Seconds to wait for the lock. A process that only checks who holds the lock also takes it for a moment."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
-"""Exceptions that a damaged file causes: Python may also fail to decode its names or to represent its numbers."""
+"""Exceptions that a damaged file causes. Python may also fail to decode its names or to represent its numbers."""
 
 
 class JournalError(KernrecError):
@@ -50,7 +49,7 @@ class Records(Protocol):
     """Destination of a campaign's records: a journal, or the driver of a cluster."""
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Store records. Raises `JournalError` if that is impossible."""
+        """Store records. Raise `JournalError` if that is impossible."""
 
 
 class Journal:
@@ -87,11 +86,7 @@ class Journal:
             raise UsageError(_failed(self.path, error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write all records to disk.
-
-        Raises:
-            JournalError: Writing failed; none of the records is written.
-        """
+        """Write all records to disk. Raise `JournalError` if writing fails. Then none of the records is written."""
         rows = [(*_columns(record), json.dumps(record, allow_nan=False)) for record in records]
         with self._transaction() as connection:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
@@ -101,15 +96,11 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return the oldest measurements, and the records that state how their blocks ended.
+        """Return (numbers, records) of the oldest measurements. The last records state how the blocks ended.
 
         Args:
             most: Maximum number of measurements.
             ended_only: Whether to skip measurements of blocks that have not ended.
-
-        Returns:
-            (numbers, records). The numbers identify the measurements in calls of `delete`. The records are the
-            measurements, followed by the records that state how their blocks ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -126,10 +117,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with the given numbers.
-
-        If no measurement of a block remains, also delete the record that states how the block ended.
-        """
+        """Delete the measurements with the given numbers, and the end records of blocks without measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -181,7 +169,7 @@ class Waiting:
 
     measurements: int
     holder: str | None
-    """Process that is writing to the database, such as `PID 123 since ...`; None if no process is writing."""
+    """Process that is writing to the database, such as `PID 123 since ...`, or None."""
 
 
 def waiting_measurements(database: Path) -> Waiting:
@@ -214,7 +202,6 @@ def _holder(lock: Path) -> str | None:
 
 
 def journal_path(database: Path) -> Path:
-    """Return the path of a database's journal."""
     return database.with_name(f"{database.name}{_SUFFIX}")
 
 
@@ -244,10 +231,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement).
-
-    If the record is damaged, the session or the block may be None.
-    """
+    """Return (session, block, whether the record is a measurement). In a damaged record, the first two may be None."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -257,7 +241,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Return a stored record in the form in which it was appended. If it is damaged, return an invalid measurement."""
+    """Parse a stored record. Return an invalid measurement if it is damaged."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

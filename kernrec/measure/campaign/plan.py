@@ -1,7 +1,6 @@
 """Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
 
-The analytical model or a trained model ranks the configs. During the campaign, a search updates the ranking from
-measurements (`kernrec.model.search.expected_improvement`). A `Chooser` decides what to measure next, and when to stop.
+The analytical model or a trained model ranks the configs. A search updates the ranking from measurements.
 """
 
 import math
@@ -46,19 +45,18 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the key of this config's measurements: kernel, hash of the kernel and config."""
+        """Key of this config's measurements: kernel, hash of the kernel and config."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
-        """Return the key of the compiled code. Tasks share compiled code if they differ only in run-time tunables."""
+        """Key of the compiled code. Tasks share compiled code if they differ only in run-time tunables."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
         return f"{kernel.name} {kernel.variant_key(self.config, problem.dtype, problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
-        """Return the job that compiles the config's code."""
         assert self.kernel is not None
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
@@ -77,13 +75,11 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        problem: Problem to measure.
-        tasks: Configs to measure.
-        probability: Probability with which each config became a task; None if the tasks are no random sample.
-        most: Maximum number of tasks to measure; None for all.
-        search: Search that chooses the next tasks from measurements; None to keep the order of `tasks`.
-        baseline: Config whose output other configs must reproduce; None if an op or a spec defines the result.
-        energy: Rule that decides for which tasks energy is measured.
+        probability: Probability with which each config became a task, or None if the tasks are no random sample.
+        most: Maximum number of tasks to measure, or None for all.
+        search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
+        baseline: Config whose output other configs must reproduce, or None if an op or a spec defines the result.
+        energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
     """
@@ -101,7 +97,7 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """Return the arguments of the request to the worker that creates inputs and expected outputs."""
+        """Arguments of the request to the worker that creates inputs and expected outputs."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
@@ -119,12 +115,11 @@ def plan_library(
 
     Args:
         problems: Names and problems, in measuring order.
-        gpu: GPU to measure on.
         context: Profiles for predictions, and models that correct the predictions.
-        most: Maximum number of configs per problem; None for the whole space.
+        most: Maximum number of configs per problem, or None for the whole space.
         drawn: Whether to select configs at random instead of letting a search choose them.
         seed: Seed of the random selection and of the search.
-        kernel: Only kernel to measure; None for every kernel of the library that computes the problem.
+        kernel: Only kernel to measure, or None for every kernel of the library that computes the problem.
 
     Raises:
         UsageError: No config can run a problem, or a problem does not fit into the GPU's memory.
@@ -164,9 +159,7 @@ def plan_recordings(
     """Plan the measurements of recorded problems, whose configs have no predictions.
 
     Args:
-        recordings: Names and recordings of problems.
-        most: Maximum number of configs per problem; None for all.
-        seed: Seed of the search.
+        most: Maximum number of configs per problem, or None for all.
     """
     planned = []
     for name, recording in recordings:
@@ -198,10 +191,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Replace missing predictions (NaN) by estimates, and return all predictions in seconds, shape (tasks,).
-
-    Return None if all predictions are missing.
-    """
+    """Estimate missing predictions (NaN) in seconds, shape (tasks,). Return None if all are missing."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -217,10 +207,9 @@ def _ranked_tasks(
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    The configs are those of the kernel `only` or, if `only` is None, of all kernels that compute the problem. Ranked
-    configs are pairs (predicted seconds, task), fastest first. Configs without a prediction (NaN) are last, in random
-    order. `baseline` is the config whose output is the expected result: the first runnable config, preferably with a
-    profile. It is None if an op or a spec defines the result.
+    Ranked configs are pairs (predicted seconds, task) for the kernel `only`, or for all kernels that compute the
+    problem, fastest first. Configs without a prediction (NaN) are last, in random order. `baseline` is the config whose
+    output is the expected result: the first runnable config, preferably with a profile. It may be None.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -272,10 +261,7 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already.
-
-    They are used only on a cluster, because a local campaign reads them from the database.
-    """
+    """Measurements of the batch that exist already, for a cluster. A local campaign reads them from the database."""
 
 
 class Chooser:
@@ -283,27 +269,23 @@ class Chooser:
 
     @property
     def needs_energy(self) -> bool:
-        """Return whether the chooser needs GPUs that can measure energy."""
+        """Whether the chooser needs GPUs that can measure energy."""
         return False
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        """Return the problems whose earlier measurements must be passed to `begin`."""
+        """Problems whose earlier measurements `begin` needs."""
         return ()
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit for a GPU.
+        """Return the next visit for a GPU, or None if nothing is left to measure or another visit must end first.
 
         Args:
             gpu: Name of the GPU that will make the visit.
             gpus: Names of all GPUs of the model.
-
-        Returns:
-            The visit, or None if nothing is left to measure or the choice must wait for the result of a visit in
-            progress.
         """
         raise NotImplementedError
 

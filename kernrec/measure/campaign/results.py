@@ -15,7 +15,7 @@ class MeasuringEffort:
     """Number of configs to measure for each problem, and their selection."""
 
     configs: int | None
-    """Maximum number of configs to screen; None for all."""
+    """Maximum number of configs to screen, or None for all."""
     finals: int
     """Number of configs to measure in the final tier."""
     drawn: bool = False
@@ -38,7 +38,7 @@ class CampaignBudget:
     configs: int | None = None
 
     def check(self, with_energy: bool) -> None:
-        """Raise `UsageError` if the time is too short for one measurement. A measurement with energy takes longer."""
+        """Raise `UsageError` if the time is too short for one measurement."""
         least_s = measure_config.LATENCY_CAP_S
         if with_energy:
             least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
@@ -74,12 +74,12 @@ class Progress:
     """Name of the problem."""
     tier: str
     done: int
-    """Number of measurements of this problem and tier that are done."""
+    """Number of finished measurements of this problem and tier."""
     total: int
     left_s: float | None = None
-    """Seconds left of the budget; None if there is no time limit."""
+    """Seconds left of the budget, or None if there is no time limit."""
     measurement: Measurement | None = None
-    """New measurement; None if the report is a note."""
+    """New measurement, or None for a note."""
     note: str | None = None
 
 
@@ -91,11 +91,11 @@ class ProblemResult:
     problem: str
     """Key of the problem."""
     configs: int = 0
-    """Number of configs that were planned for the problem, in all visits to it."""
+    """Number of planned configs, in all visits to the problem."""
     measured: int = 0
-    """Number of measurements that this campaign made."""
+    """Number of measurements by this campaign."""
     earlier: int = 0
-    """Number of measurements that earlier campaigns made."""
+    """Number of measurements by earlier campaigns."""
     best: Measurement | None = None
     """Measurement with the lowest latency, from this or an earlier campaign."""
     lowest_energy: Measurement | None = None
@@ -106,7 +106,6 @@ class ProblemResult:
     """Error text of one failed measurement, keyed by outcome."""
 
     def add_new(self, measurement: Measurement) -> None:
-        """Include a measurement of this campaign."""
         self.measured += 1
         self._compare(measurement)
         if (outcome := measurement.outcome) != Outcome.OK:
@@ -114,7 +113,6 @@ class ProblemResult:
             self.examples.setdefault(outcome, measurement.error or "")
 
     def add_earlier(self, measurement: Measurement) -> None:
-        """Include a measurement of an earlier campaign."""
         self.earlier += 1
         self._compare(measurement)
 
@@ -170,9 +168,8 @@ class ProblemHistory:
         """Return the median cost of a config's successful measurements, or None if the cost was never measured.
 
         Args:
-            key: Key of the config.
             cost: `latency_s` or `energy_j`.
-            tiers: Tiers to include; all tiers if none is given.
+            tiers: Tiers to include, by default all.
         """
         values = [
             value

@@ -24,7 +24,7 @@ class ScheduledMeasurement:
     task: Task
     tier: Tier
     probability: float | None = None
-    """Probability with which the config was selected for its tier; None if it was not selected at random."""
+    """Probability with which the config was selected for its tier, or None if it was not selected at random."""
     again: bool = False
     """Whether this repeats a measurement because the GPU drifted."""
 
@@ -33,10 +33,7 @@ class Schedule:
     """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Create a schedule.
-
-        The random generator `draw` is used only for this problem, so that choices do not depend on other problems.
-        """
+        """Create a schedule. Use the random generator `draw` only for this problem, so that runs are reproducible."""
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
         self._history = history
@@ -45,13 +42,13 @@ class Schedule:
 
     @property
     def screened(self) -> int:
-        """Return the number of planned configs that are already measured."""
+        """Number of planned configs that are already measured."""
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (measurements, count) for the configs that still have to be screened. Configs whose only measurements
-        are from unfinished blocks come first. After `count` measurements, call this method again, because the search
-        may choose other configs.
+        """Return (measurements, count) for the configs to screen, first those from unfinished blocks.
+
+        After `count` measurements, call this method again, because the search may choose other configs.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -64,10 +61,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (indices, count) for the unmeasured configs.
-
-        The indices are in measuring order. After `count` measurements, call this method again.
-        """
+        """Return (unmeasured configs in measuring order, number of measurements after which to call this again)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -92,10 +86,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the indices of the configs whose energy to measure next, because they may be on the Pareto front.
-
-        `ran` holds the seconds per launch of each config that has run, keyed by config index.
-        """
+        """Return the configs whose energy to measure next. `ran` has the seconds per launch of each config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -107,8 +98,7 @@ class Schedule:
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
         """Return the final measurements of at most `count` configs near the Pareto front of latency and energy.
 
-        Each config is measured in several rounds. If no energies are known, for example because a kernel's inputs are
-        renewed for every launch, the fastest configs are measured.
+        Each config is measured in several rounds. If no energies are known, the fastest configs are measured.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -126,10 +116,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (indices, first costs, second costs) of the configs for which both costs were measured.
-
-        Only measurements in the tiers below the final tier count.
-        """
+        """Return (configs, first costs, second costs) for the configs with both costs measured below the final tier."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):

@@ -22,17 +22,13 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of each term of a sum, keyed by dtype of the output.
-
-For f16 and bf16, the terms are rounded values, such as weights. For tf32, they are products of two rounded factors.
-"""
+"""Unit roundoff of each term of a sum, keyed by dtype of the output. For f16 and bf16, the terms are rounded values,
+such as weights. For tf32, they are products of two rounded factors."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention's weights if it differs from that of the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums that are less precise than f32, keyed by dtype of the factors.
-
-The value for Hopper is from arXiv 2412.19437, section 3.3.2.
-"""
+"""Unit roundoff of partial sums that are less precise than f32, keyed by dtype of the factors. The value for Hopper is
+from arXiv 2412.19437, section 3.3.2."""
 _LARGEST_DEVIATIONS = 8.0
 """Largest tolerated error, in standard deviations. The largest of 10^9 normally distributed errors is about 6."""
 _OTHER_ROUNDINGS = 16
@@ -54,15 +50,14 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return the largest error that counts as correct, for each output. It is 0 if the output must be exact.
+    """Return the largest correct error of each output. It is 0 if the output must be exact.
 
-    If the kernel's spec states a tolerance, this tolerance is used. Otherwise, integers must be equal, and
-    floating-point numbers may differ by rounding errors. If another config computed the expected output, its rounding
-    errors are included.
+    Use the tolerance in the kernel's spec if there is one. Otherwise, integers must be equal, and floating-point
+    numbers may differ by rounding errors. If another config computed the expected output, its rounding errors count,
+    too.
 
     Args:
-        problem: Problem with the outputs.
-        kernel: Kernel whose spec declares the problem; None for the problem of an op.
+        kernel: Kernel whose spec declares the problem, or None for the problem of an op.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
     if kernel is None:
@@ -104,24 +99,20 @@ def _of_sums(roundoff: float, terms: float) -> float:
 
 
 def values(stored: Any, dtype: str) -> Any:
-    """Return the values of an output in the form that `compare` expects: as float64, or integers unchanged."""
+    """Return the values of an output for `compare`: as float64, or integers unchanged."""
     return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Compare one output with its expected values, piece by piece, because the whole in float64 may not fit in memory.
+    """Return the error of one output, compared piece by piece, because the whole in float64 may not fit in memory.
 
     Args:
-        stored: Output as a kernel left it in memory; a flat array of the module `xp`.
-        dtype: Data type of the output.
-        expected: Expected elements, in the form that `values` returns. NaN marks an element that is not compared,
-            because the config that computed the expected output did not write it.
+        stored: Output as a kernel left it in memory, a flat array of the module `xp`.
+        expected: Expected elements, as returned by `values`. NaN marks an element that is not compared, because the
+            config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
-        allowed: Largest error that counts as correct.
+        allowed: Largest correct error.
         reference: Source of `expected`, as stored in rows.
-
-    Returns:
-        (largest error of an element, number of elements that were not written).
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
@@ -157,10 +148,7 @@ class ProblemBuffers:
     """Tensors of a problem in GPU memory. Launches use several copies in turn, so that L2 holds no old data."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate the tensors, and fill them with their `initial` contents, which are in host memory.
-
-        The number of copies depends on the size of L2, `l2_bytes`.
-        """
+        """Allocate copies of the tensors, and fill them with their `initial` contents, which are in host memory."""
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -182,7 +170,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Set the expected outputs, in the form that `values` returns."""
+        """Set the expected outputs, as returned by `values`."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -191,7 +179,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set of buffers."""
+        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -207,10 +195,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of the first copy and the workspaces for a checked launch.
-
-        Outputs and workspaces are filled with a byte that reveals elements which a launch does not write.
-        """
+        """Queue the preparation of a checked launch: fill outputs and workspaces so that unwritten elements show."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -220,7 +205,7 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs in the first copy, in the form that `values` returns.
+        """Return the values of the outputs in the first copy of the tensors.
 
         Raises:
             MeasurementFailure: Every element of an output is NaN or was not written.
@@ -233,7 +218,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy. After a wrong result, restore all tensors."""
+        """Return the error of the worst output in the first copy. If it is wrong, restore all tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [
@@ -272,7 +257,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the outputs that `make` computes, from a cache in `folder` if possible, because `make` is slow."""
+    """Return the outputs that `make` computes slowly, from a cache in `folder` if possible."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

@@ -1,11 +1,7 @@
 """Set a GPU's power limit and locked core clock temporarily, at the user's request.
 
-    check_limits(gpu, points)            raises an error for values that the GPU does not accept
-    with limits_set(gpu, point): ...     sets the limits, and restores the earlier limits however the block ends
-    restore_abandoned(gpu)               restores the settings after a run was killed
-
-kernrec does this only if the user passes the options. A separate process, the guard, sets and restores the limits, so
-that the GPU does not stay limited if this process is killed:
+A separate process, the guard, sets and restores the limits, so that the GPU does not stay limited if this process is
+killed:
 
     python -m kernrec.measure.device.gpu_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
@@ -35,7 +31,7 @@ _POLL_S = 0.2
 
 
 def main() -> int:
-    """Set the limits, wait until the parent ends, and restore the limits. This is the main function of the guard."""
+    """Run the guard: set the limits, wait until the parent ends, and restore the limits."""
     wanted = json.loads(sys.argv[1])
     ended = threading.Event()
 
@@ -100,10 +96,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits that a GPU's journal contains, and clear the journal.
-
-    If the driver refuses to restore a limit, keep the journal's content and return False. Otherwise, return True.
-    """
+    """Restore the limits in a GPU's journal and clear the journal. Return False if the driver refuses."""
     entry = journal.read()
     if entry is None:
         return True

@@ -1,7 +1,7 @@
 """Define the interface between the measuring protocol and a device.
 
-`Device` is a GPU to measure on, and `LoadedConfig` is a config that is ready to be launched. The same protocol measures
-real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose own clock advances only with use.
+The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose clock advances
+only with use.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
-    """Error that is raised if a config cannot be measured. The message is stored in the row."""
+    """Raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
         """Create a failure. `lost` states that the process can no longer use the device."""
@@ -34,7 +34,7 @@ class ConfigUnderTest:
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
-    """Kernel; None for a recorded kernel whose source is unknown."""
+    """Kernel, or None for a recorded kernel whose source is unknown."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class PreparedProblem:
 
     problem: Problem
     kernel: Kernel | None = None
-    """Kernel whose spec declares the problem; None for the problem of an op."""
+    """Kernel whose spec declares the problem, or None for the problem of an op."""
     folder: Path | None = None
     """Folder of the files that the kernel's spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config whose output all other configs must reproduce; None if an op or the spec defines the result."""
+    """Config whose output all other configs must reproduce, or None if an op or the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """Return a description of the source of the expected outputs, as stored in rows."""
+        """Source of the expected outputs, as stored in rows."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -61,10 +61,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign. None means unknown or default.
-
-    The fields have the names of the columns in `MeasuredDevice`.
-    """
+    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
 
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -88,7 +85,7 @@ class DeviceInfo:
     memory_bytes: int
     generation: str
     energy: str | None = None
-    """One-line reason why energy cannot be measured; None if it can."""
+    """One-line reason why energy cannot be measured, or None if it can."""
     virtual: bool = False
     """Whether the device is simulated and has its own clock."""
     uuid_hash: str | None = None
@@ -101,12 +98,10 @@ class DeviceInfo:
     settings: GpuSettings = field(default_factory=GpuSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values that can be sent to another process, where `from_dict` reads them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
-        """Create a description of a device from the result of `as_dict`."""
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
@@ -138,14 +133,14 @@ class SensorReading(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputError:
-    """Result of comparing a config's outputs with the expected outputs (correctness.py)."""
+    """Result of comparing a config's outputs with the expected outputs."""
 
     largest: float
     """Largest error of any output element."""
     unwritten: int
     """Number of output elements that were not written or are not finite."""
     tolerance: float
-    """Largest error that counts as correct."""
+    """Largest correct error."""
     reference: str
     """Source of the expected outputs, as stored in rows."""
 
@@ -153,23 +148,16 @@ class OutputError:
 class LoadedConfig(Protocol):
     """A config whose code, inputs and outputs are on the device.
 
-    A launch is the complete sequence of kernels that computes the problem. It is asynchronous, except in methods that
-    return times.
+    A launch is the complete sequence of kernels that computes the problem. Only methods that return times wait for it.
     """
 
     footprint_bytes: int
     """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
-    """Whether a launch changes data that affect its time, so that every launch needs fresh inputs.
-
-    If so, energy is not measured.
-    """
+    """Whether a launch changes data that affect its time. If so, inputs are renewed and energy is not measured."""
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected ones.
-
-        Return None for a config of a recording, which contains times but no outputs.
-        """
+        """Launch once, and compare the outputs with the expected ones. Return None for a recorded config."""
 
     def times(self, launches: int) -> list[float]:
         """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
@@ -181,7 +169,7 @@ class LoadedConfig(Protocol):
         """
 
     def submit(self, launches: int) -> None:
-        """Queue launches. Successive launches use copies of the buffers in turn."""
+        """Queue launches, which use copies of the buffers in turn."""
 
     def outstanding(self) -> int:
         """Return the number of launches queued by `submit` that have not finished yet."""
@@ -190,10 +178,7 @@ class LoadedConfig(Protocol):
         """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for queued launches, and return the seconds between the first and the last time stamp.
-
-        All time stamps are then deleted.
-        """
+        """Wait for queued launches, and return the seconds from the first to the last time stamp. Delete the stamps."""
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -211,11 +196,7 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config.
-
-        If an op defines the problem, also prepare the problem. If a kernel's spec declares the problem, the problem
-        must be prepared already.
-        """
+        """Load a config, and prepare the problem of an op. Other problems must be prepared already."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""
@@ -224,7 +205,7 @@ class Device(Protocol):
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock in Hz, measured by a kernel after all queued launches; None if that is impossible."""
+        """Return the SM clock in Hz, measured by a kernel after all queued launches, or None if that is impossible."""
 
     def now(self) -> float:
         """Return the time in seconds on the device's clock, as in `SensorReading.time_s`."""

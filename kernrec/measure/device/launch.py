@@ -1,7 +1,6 @@
 """Load compiled code, launch kernels, and time and check the launches of a config.
 
-Arguments are packed only once, because CuPy's own packing takes longer than some kernels run. Successive launches of a
-config use several copies of its buffers in turn. Importing CuPy does not initialize CUDA.
+Arguments are packed only once, because CuPy's own packing takes longer than some kernels run.
 """
 
 import ctypes
@@ -44,9 +43,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
     """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
     Args:
-        code: Code of the kernels.
         names: Names of the kernels in the code, keyed by their names in the spec.
-        launches: Launches to check.
 
     Raises:
         MeasurementFailure: The arguments of a launch do not match its kernel.
@@ -102,7 +99,7 @@ class DeviceLaunch:
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream. Raises `MeasurementFailure` if the GPU refuses it."""
+        """Put the launch into a stream. Raise `MeasurementFailure` if the GPU refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -148,7 +145,6 @@ class LaunchTools:
 
 
 def record_event(stream: Stream) -> Event:
-    """Record and return a new event in a stream."""
     event = Event()
     event.record(stream)
     return event
@@ -175,7 +171,7 @@ class ConfigLaunches:
     keep_alive: Any = None
     """Objects that must not be freed before the launches are."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces, keyed by tensor name. All computations share them."""
+    """Workspaces, keyed by tensor name, which all computations share."""
     renewed: bool = False
     """Whether each computation needs fresh inputs (`LoadedConfig.renewed`)."""
 
@@ -279,7 +275,6 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a cached CUDA graph of `launches` launches, which use the copies of the buffers in turn."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

@@ -1,8 +1,8 @@
 """Read the GPUs of this machine, their sensors and their settings from the driver, and remember changed limits.
 
-Values that a GPU or driver does not report are None. Each GPU has a file with the limits that kernrec has set on it,
-and the limits to restore. A process that sets limits keeps the file locked. If the file has an entry but is not locked,
-the process was killed, and its changes must be undone. An empty file means that no limit is set.
+Values that a GPU or driver does not report are None. For each GPU, a file has the limits that kernrec has set and the
+limits to restore. A process that sets limits keeps the file locked. If the file has an entry but is not locked, the
+process was killed, and its changes must be undone.
 """
 
 import json
@@ -26,9 +26,9 @@ class LimitsEntry:
     """Content of a GPU's limits file: the changes that must be undone to restore the GPU's limits."""
 
     power_limit_w: float | None
-    """Power limit in watts to restore; None if the limit was not changed."""
+    """Power limit in watts to restore, or None if it was not changed."""
     sm_clock_hz: float | None
-    """Clock in Hz to which kernrec has locked the GPU; None if kernrec has not locked the clock."""
+    """Clock in Hz to which kernrec has locked the GPU, or None."""
 
 
 class LimitsJournal:
@@ -48,7 +48,7 @@ class LimitsJournal:
             raise BlockingIOError(f"{path} is locked")
 
     def read(self) -> LimitsEntry | None:
-        """Return the entry, which is from this process or from a killed process; None if no limit is set."""
+        """Return the entry of this process or of a killed process, or None if no limit is set."""
         return _entry(os.pread(self._descriptor, 4096, 0))
 
     def write(self, entry: LimitsEntry | None) -> None:
@@ -64,12 +64,12 @@ class LimitsJournal:
 
 
 def journal_path(uuid: str) -> Path:
-    """Return the path of the file with a GPU's limits. The file may not exist."""
+    """Return the path of the file with a GPU's limits, which may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
 
 def present_entry(uuid: str) -> LimitsEntry | None:
-    """Return the limits that kernrec has set on a GPU in any process, or None if it has set none."""
+    """Return the limits that kernrec has set on a GPU in any process, or None."""
     try:
         return _entry(journal_path(uuid).read_bytes())
     except OSError:
@@ -77,10 +77,7 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse the content of a limits file.
-
-    Return None for an incomplete entry, because the process that wrote it ended before it set a limit.
-    """
+    """Parse a limits file. Return None for an incomplete entry, whose process ended before it set a limit."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):
@@ -103,13 +100,13 @@ class LocalGpu:
 
     @property
     def uuid_hash(self) -> str:
-        """Return a hash of the UUID, which identifies the GPU in databases without revealing its UUID."""
+        """Hash of the UUID, which identifies the GPU in databases without revealing its UUID."""
         return sha256(f"kernrec {self.uuid}".encode()).hexdigest()[:16]
 
 
 @cache
 def library() -> Any:
-    """Initialize and return the NVML module; raise `NoGPUError` if it is missing."""
+    """Initialize and return the NVML module. Raise `NoGPUError` if it is missing."""
     try:
         import pynvml
     except ImportError:
@@ -122,7 +119,7 @@ def library() -> Any:
 
 
 def local_gpus() -> list[LocalGpu]:
-    """Return the GPUs of this machine; raise `NoGPUError` if there is no driver or no GPU."""
+    """Return the GPUs of this machine. Raise `NoGPUError` if there is no driver or no GPU."""
     nvml, listed = library(), []
     for index in range(nvml.nvmlDeviceGetCount()):
         sensed = NvmlSensors(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -133,7 +130,7 @@ def local_gpus() -> list[LocalGpu]:
 
 
 def visible_gpus() -> list[LocalGpu]:
-    """Return the GPUs that `CUDA_VISIBLE_DEVICES` names. If it is unset or names none, return all GPUs here."""
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` names, or all GPUs if it names none."""
     present = local_gpus()
     return [each for each in present if _visible(each)] or present
 
@@ -195,7 +192,6 @@ def gpu_of_slice(uuid: str) -> str:
 
 
 def sensors(uuid: str) -> "NvmlSensors":
-    """Return the sensors of a GPU."""
     return NvmlSensors(library().nvmlDeviceGetHandleByUUID(uuid))
 
 
@@ -210,7 +206,7 @@ class NvmlSensors:
 
     @property
     def others(self) -> int:
-        """Return the number of other processes that compute or draw on the GPU."""
+        """Number of other processes that compute or draw on the GPU."""
         pids = set()
         for kind in ("Compute", "Graphics"):
             pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
@@ -218,7 +214,7 @@ class NvmlSensors:
 
     @property
     def mig(self) -> bool | None:
-        """Return whether the GPU is divided into MIG slices. The power of a slice cannot be measured."""
+        """Whether the GPU is divided into MIG slices. The power of a slice cannot be measured."""
         mode = self._query("nvmlDeviceGetMigMode")
         return None if mode is None else bool(mode[0])
 
@@ -234,19 +230,6 @@ class NvmlSensors:
         """Return the power of the board in watts. Since Ampere, this is the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
-    def sm_clock_hz(self) -> float | None:
-        """Return the SM clock in Hz that the driver reports."""
-        return self._clock(self._nvml.NVML_CLOCK_SM)
-
-    def memory_clock_hz(self) -> float | None:
-        """Return the memory clock in Hz."""
-        return self._clock(self._nvml.NVML_CLOCK_MEM)
-
-    def temperature_c(self) -> float | None:
-        """Return the temperature of the GPU in degrees Celsius."""
-        degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
-        return None if degrees is None else float(degrees)
-
     def reasons(self) -> frozenset[str]:
         """Return the current clock event reasons such as `SwPowerCap` (nvml.h, `nvmlClocksEventReason*`)."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
@@ -261,13 +244,14 @@ class NvmlSensors:
             time_s: Time stamp of the reading, from the caller's clock.
             mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
         """
+        degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return SensorReading(
             time_s=time_s,
             energy_j=self.energy_j(),
             power_w=self.mean_power_w() if mean_power else self.power_w(),
-            sm_clock_hz=self.sm_clock_hz(),
-            memory_clock_hz=self.memory_clock_hz(),
-            temperature_c=self.temperature_c(),
+            sm_clock_hz=self._clock(self._nvml.NVML_CLOCK_SM),
+            memory_clock_hz=self._clock(self._nvml.NVML_CLOCK_MEM),
+            temperature_c=None if degrees is None else float(degrees),
             reasons=self.reasons(),
         )
 
@@ -311,7 +295,6 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Return whether the GPU reports instantaneous power instead of only a mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:

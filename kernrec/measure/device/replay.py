@@ -1,10 +1,8 @@
 """Replay recorded measurements as a device: run times with their noise, power if it was measured, and failures.
 
-Rows of a replay are marked `replayed` and have protocol version 0.
-
 kernrec ships one recording: all configs of Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on
-an RTX A4000. kernrec does not ship the source of this kernel, so its configs have no profiles. They can be replayed,
-searched and refined, but not predicted, explained or learned from.
+an RTX A4000. The source of this kernel is not shipped, so its configs have no profiles. They can be replayed, searched
+and refined, but not predicted, explained or learned from.
 """
 
 import json
@@ -49,7 +47,7 @@ class RecordedConfig:
     samples_s: tuple[float, ...] = ()
     """Run times in seconds, from all measurements of the config."""
     power_w: float | None = None
-    """Power in watts; None if it was not recorded."""
+    """Power in watts, or None if it was not recorded."""
     error: str | None = None
 
 
@@ -66,13 +64,13 @@ class Recording:
 
     @property
     def best(self) -> RecordedConfig:
-        """Return the config with the lowest median run time."""
+        """Config with the lowest median run time."""
         good = [recorded for recorded in self.outcomes.values() if recorded.outcome == Outcome.OK]
         return min(good, key=lambda recorded: float(np.median(recorded.samples_s)))
 
     @property
     def has_power(self) -> bool:
-        """Return whether power was recorded for at least one config."""
+        """Whether power was recorded for at least one config."""
         return any(outcome.power_w is not None for outcome in self.outcomes.values())
 
     @staticmethod
@@ -85,7 +83,6 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     """Return the names of the recorded GPUs that `--gpu` selects.
 
     Args:
-        path: Path of the database with the recording.
         wanted: `auto` (the only recorded GPU), `all`, or the name of a GPU.
 
     Raises:
@@ -117,9 +114,8 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
     """Return the recordings of the requested problems.
 
     Args:
-        path: Path of the database.
-        gpu: Name in the GPU catalog; None if the database has measurements of only one GPU.
-        keys: Keys of the problems; None for all problems.
+        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
+        keys: Keys of the problems, or None for all problems.
 
     Raises:
         UsageError: The database has nothing to replay, or none of these problems was recorded.
@@ -136,8 +132,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
 
     Args:
-        path: Path of the database.
-        gpu: Name in the GPU catalog; None if the database has measurements of only one GPU.
+        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
 
     Raises:
         UsageError: The database has nothing to replay.
@@ -172,10 +167,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key, or None if neither an op nor the spec of a kernel declares the problem.
-
-    `kernels` are the kernels in the database (`Database.kernels`).
-    """
+    """Return the problem with a key, or None if neither an op nor the spec of a stored kernel declares it."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels

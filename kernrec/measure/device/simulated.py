@@ -25,7 +25,7 @@ class SimulatedSensors:
 
     idle_w: float = 60.0
     tick_s: float | None = 0.1
-    """Seconds between two updates of the energy counter; None if the GPU has no energy counter."""
+    """Seconds between two updates of the energy counter, or None if the GPU has no energy counter."""
     lag_s: float = 0.02
     """Delay of the energy counter's value in seconds."""
     missing: float = 0.0
@@ -34,7 +34,7 @@ class SimulatedSensors:
     """Energy counter's increase divided by the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
-    """Energy in joules at which the counter restarts at zero; None if it never restarts."""
+    """Energy in joules at which the counter restarts at zero, or None if it never restarts."""
     call_s: float = 0.0002
     """Seconds that one reading of all sensors takes."""
     sm_clock_hz: float | None = 1.7e9
@@ -48,9 +48,9 @@ class SimulatedKernel:
     """Simulated time and power of a config's launches."""
 
     draw: Callable[[int], np.ndarray]
-    """Function that takes a number n and returns the seconds that each of n launches takes."""
+    """Takes a number n and returns the seconds that each of n launches takes."""
     power_w: float | None
-    """Power in watts during the launch; None if unknown."""
+    """Power in watts during the launch, or None if unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
@@ -72,7 +72,7 @@ class _LoadHistory:
 
     @property
     def end_s(self) -> float:
-        """Return the time at which the last span ends."""
+        """Time at which the last span ends."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
@@ -94,7 +94,6 @@ class _LoadHistory:
         return self._energy[i] + busy * self._power[i] + max(0.0, time_s - self._end[i]) * self._idle_w
 
     def power_w(self, time_s: float) -> float:
-        """Return the power in watts at a time."""
         i = bisect.bisect_right(self._start, time_s) - 1
         return self._power[i] if i >= 0 and time_s < self._end[i] else self._idle_w
 

@@ -20,10 +20,7 @@ WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid.
-
-`SwPowerCap` is not among them, because it only shows that the GPU has reached its power limit, which is a setting.
-"""
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` does not, because the power limit is a setting."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class CounterTicks:
 
     @property
     def period_s(self) -> float | None:
-        """Return the median time between updates, or None if there are fewer than two updates."""
+        """Median time between updates, or None if there are fewer than two updates."""
         return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
@@ -77,10 +74,7 @@ def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
     """Return the mean power in a time window: the slope of the least-squares line through the energy counter's updates.
-
-    Returns:
-        The power with its 90 % interval, or None if the window has fewer than ten updates.
-    """
+    Return None if the window has fewer than ten updates."""
     updates = find_ticks(time_s, energy_j)
     if updates is None:
         return None
@@ -115,7 +109,7 @@ def is_trusted(ratio: float | None) -> bool:
     """Return whether an energy counter agrees with the power sensor.
 
     Args:
-        ratio: Counter's energy divided by the integral of power. If it is unknown (None), return true.
+        ratio: Counter's energy divided by the integral of power. If it is unknown (None), return True.
     """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 

@@ -2,9 +2,8 @@
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
-This module runs in the worker process, which owns the device. A change that affects results needs a new protocol
-version (`NEWEST_PROTOCOL`), which is stored in every row. Statistics are medians and quantiles, because run times have
-a long tail that distorts means and standard deviations.
+A change that affects results needs a new protocol version (`NEWEST_PROTOCOL`), which is stored in every row. Statistics
+are medians and quantiles, because run times have a long tail that distorts means and standard deviations.
 """
 
 import math
@@ -56,10 +55,10 @@ def summarize_latency(samples: Sequence[float]) -> LatencyReport:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval.
+    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval, or None for too few.
 
-    The result is None if there are too few samples. The number of samples below the median is binomial(n, 1/2) for any
-    distribution (Conover, Practical Nonparametric Statistics, section 3.2).
+    The number of samples below the median is binomial(n, 1/2) for any distribution (Conover, Practical Nonparametric
+    Statistics, section 3.2).
     """
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
@@ -71,19 +70,12 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the probability of k under binomial(n, 1/2), approximated by a normal distribution.
-
-    The exact formula cannot be used, because 2^-n underflows for large n.
-    """
+    """Approximate the probability of k under binomial(n, 1/2) for large n, for which 2^-n underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether the samples determine the median precisely enough.
-
-    There must be at least `least` samples, and the relative half-width of the median's interval must be below
-    `half_width`.
-    """
+    """Return whether at least `least` samples give the median's interval a relative half-width below `half_width`."""
     if len(samples) < max(1, least):
         return False
     summary = summarize_latency(samples)
@@ -94,10 +86,7 @@ def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether a config's median latency exceeds `factor` times `best_s`, the lowest latency so far.
-
-    If it does, more samples would be wasted.
-    """
+    """Return whether a config's median latency exceeds `factor` times `best_s`, the lowest latency so far."""
     return best_s is not None and float(np.median(samples)) > factor * best_s
 
 
@@ -140,9 +129,8 @@ WINDOWS_S = {
 }
 """Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
 
-Each window is long enough for the periods in which the GPU updates and averages its sensors.
-
-Source: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
+Each window is long enough for the periods in which the GPU updates and averages its sensors. Source:
+https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """
 
 FINAL_ROUNDS = 4
@@ -158,13 +146,13 @@ class SensorTraits:
     """Properties of a GPU's energy counter, measured by the probe."""
 
     tick_s: float | None = None
-    """Seconds between two updates of the counter; None if the GPU has no energy counter."""
+    """Seconds between two updates of the counter, or None if the GPU has no energy counter."""
     ratio: float | None = None
-    """Counter's energy divided by the integral of the power sensor; None if they cannot be compared."""
+    """Counter's energy divided by the integral of the power sensor, or None if they cannot be compared."""
 
     @property
     def measures_energy(self) -> bool:
-        """Return whether the GPU has an energy counter that agrees with the power sensor."""
+        """Whether the GPU has an energy counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
 
@@ -177,7 +165,7 @@ class EnergyWindow:
     launches: int
     window_s: float
     slope: energy_counter.PowerSlope | None
-    """Power from the energy counter; None if the window has too few counter updates."""
+    """Power from the energy counter, or None if the window has too few counter updates."""
     integrated_w: float | None
     """Mean power from the power sensor, in watts."""
 
@@ -188,12 +176,8 @@ def measure_config(
     """Measure one config.
 
     Args:
-        device: Device to measure on.
-        subject: Config to measure.
-        tier: Tier of the measurement. `Tier.SCREEN` measures only latency; the other tiers also measure energy.
-        best_s: Lowest latency in seconds on this problem so far; None if there is none. `Tier.SCREEN` abandons configs
-            that are hopelessly slower.
-        traits: Properties of the device's energy counter.
+        tier: Tier of the measurement. `Tier.SCREEN` measures only latency, and the other tiers also energy.
+        best_s: Lowest latency in seconds on this problem so far, or None. `Tier.SCREEN` abandons much slower configs.
 
     Raises:
         MeasurementFailure: The config computes wrong values, or the clocks were lowered in every attempt.
@@ -214,10 +198,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Measure a config once. Return (report, reason).
-
-    If lowered clocks make the report invalid, `reason` states why they were lowered; otherwise it is None.
-    """
+    """Measure a config once. Return (report, reason why lowered clocks make the report invalid, or None)."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -256,7 +237,7 @@ def measure_latency(
 ) -> tuple[LatencyReport, int]:
     """Time launches until the median is known to 1 %, half a second has passed, or three launches are hopelessly slow.
 
-    Sensor readings are appended to `trace`. Return the statistics of the latency, and the number of launches.
+    Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
     """
     loaded.times(1)  # Ignore the time of the first launch, which loads the kernel's code.
     start = device.now()
@@ -293,8 +274,6 @@ def measure_energy(
     power times this launch time.
 
     Args:
-        device: Device to measure on.
-        loaded: Config to measure.
         launch_s: Approximate duration of a launch in seconds.
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.
@@ -354,10 +333,7 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state during a measurement.
-
-    `clock_hz` is the mean SM clock that a kernel measured; None if it was not measured.
-    """
+    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock that a kernel measured, or None."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

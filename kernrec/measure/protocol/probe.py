@@ -1,7 +1,7 @@
 """Measure the properties of a GPU's sensors, its idle power and the two reference kernels.
 
-The reference kernels never change: if they become slower, the GPU has become slow. The result of a probe is cached
-until the machine reboots or its driver changes.
+The reference kernels never change: if they become slower, the GPU has become slow. A probe is cached until the machine
+reboots or its driver changes.
 """
 
 import json
@@ -37,10 +37,7 @@ class Probe:
     """Properties of a GPU's sensors. None means that the GPU does not report the value."""
 
     tick_s: float | None
-    """Seconds between two updates of the energy counter.
-
-    None if the GPU has no energy counter, or if the counter had too few updates under load.
-    """
+    """Seconds between two updates of the energy counter, or None if it has too few updates under load."""
     ratio: float | None
     """Counter's energy divided by the integral of instantaneous power, under load."""
     idle_w: float | None
@@ -51,7 +48,6 @@ class Probe:
 
     @property
     def traits(self) -> SensorTraits:
-        """Return the properties of the energy counter that the measuring protocol needs."""
         return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
@@ -63,7 +59,6 @@ class Probe:
         return None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for other processes and for `kernrec doctor --json`."""
         return asdict(self)
 
 
@@ -111,11 +106,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Measure the reference kernels, with energy if wanted and possible.
-
-    Returns:
-        Costs of each reference kernel, keyed by kernel name: `latency_s` and, if it was measured, `energy_j`.
-    """
+    """Return the `latency_s` of each reference kernel, and its `energy_j` if wanted and possible, keyed by name."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -134,7 +125,7 @@ def measure_references(device: Device, traits: SensorTraits, with_energy: bool) 
 
 
 def save_probe(info: DeviceInfo, probe: Probe) -> None:
-    """Cache the probe of a GPU. Do nothing if the cache cannot be written."""
+    """Cache the probe of a GPU if the cache can be written."""
     if (path := _path(info)) is None:
         return
     with suppress(OSError):

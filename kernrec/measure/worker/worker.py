@@ -2,12 +2,9 @@
 
     python -m kernrec.measure.worker.worker
 
-Requests arrive on standard input and answers go to standard output, one JSON line each. The kinds of requests are open,
-probe, prepare, measure, references and idle. A user's kernel is measured if the `open` request names a file that
-`write_kernel` has written.
-
-An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true,
-the process ends, because it can no longer use the device. It also ends when its standard input is closed.
+Requests arrive on standard input and answers go to standard output, one JSON line each. An answer is `{"ok": ...}`, or
+`{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true, the process ends, because it
+can no longer use the device. It also ends when its standard input is closed.
 """
 
 import importlib
@@ -63,7 +60,7 @@ class WorkerSession:
         self._recorded: dict[str, Problem] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Carry out a request, and return the answer. Errors are returned as answers, too."""
+        """Carry out a request, and return the answer. Errors are answers, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,

@@ -32,10 +32,10 @@ class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to sto
 
 
 class WorkerClient:
-    """Client of a worker process. The process is started at the first request."""
+    """Client of a worker process, which starts at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
-        """Create a client without starting the process. Once `stopping` returns true, the worker is killed."""
+        """Create a client without starting the process. Once `stopping` returns True, the worker is killed."""
         self._opening = dict(opening)
         self._stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,16 +50,14 @@ class WorkerClient:
 
     @property
     def alive(self) -> bool:
-        """Return whether the worker process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Return the ID of the worker process, or None if there is no process."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start a worker process and open the device in it. Raises `KernrecError` if that fails."""
+        """Start a worker process and open the device in it. Raise `KernrecError` if that fails."""
         self._start_process()
         self.starts += 1
         try:
@@ -93,11 +91,9 @@ class WorkerClient:
         Args:
             limit_s: Time limit in seconds, after which the worker is killed.
             do: Kind of the request (worker.py).
-            items: Arguments of the request.
 
         Raises:
-            MeasurementFailure: The request failed, exceeded the time limit or ended the process (`alive` is then
-                false).
+            MeasurementFailure: The request failed, exceeded the time limit or ended the process.
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:

@@ -1,17 +1,9 @@
-"""Search for the config of lowest cost by expected improvement, and measure energy only where it may change the result.
+"""Search for the config of lowest cost, and measure energy only where it may change the result.
 
-An energy measurement takes much longer than a latency measurement, but power varies little and smoothly. So the search
-measures the latency of every config that it selects, and predicts the energy with a model of power, which it learns
-from the energies measured so far. The prediction is an interval. The search measures a config's energy only if the
-lower end of the interval would make the config better than the best config so far. Otherwise, it uses the expected
-energy.
-
-Power depends mostly on speed (the same work in less time), and a little on the config. So the model of power is a
-Gaussian process over the logarithm of power, whose inputs are the config and its measured latency. A Gaussian process
-fitted to few values often misjudges its own uncertainty. To correct this, each measured value is predicted from all
-other values (leave-one-out, in closed form: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
-section 5.4.2). The intervals are made wide enough to contain the fraction `LEVEL` of the errors of these predictions
-(conformal prediction; Vovk et al., "Algorithmic learning in a random world", 2005).
+Energy takes much longer to measure than latency. So a Gaussian process predicts the power from the config and its
+measured latency. The predicted intervals are widened until they contain the fraction `LEVEL` of the leave-one-out
+errors (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2, and Vovk et al.,
+"Algorithmic learning in a random world", 2005).
 """
 
 import math
@@ -26,17 +18,12 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 FIRST_ENERGY = 10
-"""Number of energy measurements in the first round, in which the energies of the fastest configs are measured. No model
-of power exists yet."""
+"""Number of energy measurements in the first round, which has no model of power yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and `_ROUND_SHARE` of the energy
-measurements so far. Rounds are small, because the model of power improves after each round.
-"""
+"""Energy measurements per later round: at most the larger of `ENERGY_ROUND` and `_ROUND_SHARE` of the earlier ones."""
 _RISK_FACTOR = 1.5
-"""A config's energy is measured only if its expected cost, minus this many half-widths of the interval, is better
-than the best cost so far. A value of 1 is too small: the model often misjudges the config of lowest energy
-more than others (hotspot and expdist in `tools/evidence search`).
-"""
+"""Number of half-widths of the interval by which a config may miss the best cost and still have its energy measured.
+With 1, the search often misses the config of lowest energy (hotspot and expdist in `tools/evidence search`)."""
 
 
 LEVEL = 0.9
@@ -44,16 +31,20 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Factor by which the coordinate for latency is multiplied, so that two random configs differ as much in latency as in
-all other coordinates together."""
+"""Scale of the latency's coordinate: two random configs differ as much in latency as in all other coordinates."""
 
 
 class PowerModel:
     """Model that predicts the logarithm of a config's power from the config and its latency."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model on N >= 2 measured configs, given as points, logarithms of latency (N,) and logarithms of
-        power (N,)."""
+        """Train the model.
+
+        Args:
+            points: Measured configs, N >= 2.
+            log_s: Logarithms of their latencies, (N,).
+            log_w: Logarithms of their powers, (N,).
+        """
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -61,8 +52,7 @@ class PowerModel:
         """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return (expected, half-widths), (C,) each, for C configs: the expected logarithms of their powers, and the
-        half-widths of the intervals around these logarithms."""
+        """Return (logarithms of the expected powers, half-widths of their intervals) of C configs, (C,) each."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -71,9 +61,7 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of absolute errors. These
-    are the N errors in `scores` and `_PRIOR_WEIGHT` further errors, which are assumed to be half-normal.
-    """
+    """Return the `LEVEL` quantile of the absolute errors in `scores` and of `_PRIOR_WEIGHT` half-normal errors."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
     # Compute the fraction of all errors, measured and assumed, that are at most as large as each score.
@@ -90,8 +78,8 @@ class EnergyGuide(ObjectiveSearch):
         """Begin a search.
 
         Args:
-            search: Search by expected improvement in the same space. It selects the configs.
-            weights: As for `ObjectiveSearch`. In a search for a Pareto front (None), each round draws random exponents.
+            search: Search in the same space, which selects the configs.
+            weights: Exponents as for `ObjectiveSearch`; None to draw random exponents in each round.
             seed: Seed of the random exponents.
         """
         super().__init__(search.space, weights)
@@ -101,7 +89,7 @@ class EnergyGuide(ObjectiveSearch):
         self._learned = 0  # Number of measured energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
+        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -132,9 +120,8 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must beat, (C,). This is normally the lowest measured cost. For a Pareto
-        front, combine the config's own latency with the lowest energy measured among configs that are at least as fast.
-        """
+        """Return the log cost that each config must beat, (C,). In a search for a Pareto front, this cost combines the
+        config's own latency with the lowest energy that was measured at this latency or less."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:
@@ -149,7 +136,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of configs, (C,) each. Predict unmeasured energies."""
+        """Return (log costs, half-widths of their intervals) of configs, (C,) each, predicted where not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

@@ -1,20 +1,10 @@
-"""Choose the next config to measure, given all measurements: Bayesian optimization with expected improvement.
+"""Choose the next config to measure by expected improvement, given all measurements so far.
 
-    first batch    For each value of each tunable, the config with this value that is predicted to be the fastest. If
-                   there are no predictions, random configs.
-    later batches  A Gaussian process models log(measured / predicted). The configs of greatest expected improvement
-                   are measured next (Jones et al., "Efficient global optimization", 1998). The configs of a batch are
-                   chosen one after the other, each under the assumption that the configs chosen before it give the
-                   expected results ("kriging believer", Ginsbourger et al., "Kriging is well-suited to parallelize
-                   optimization", 2010).
-
-The caller may end the search after any number of measurements.
-
-If a space is too large to score all its configs, the search only considers offspring of the fastest configs. They are
-bred by crossover and mutation, as in the genetic search of arXiv 2411.18873. The Gaussian process decides which
-offspring to measure.
-
-All random choices are seeded: the same measurements in the same order lead to the same next configs.
+A Gaussian process models log(measured / predicted) (Jones et al., "Efficient global optimization", 1998). The configs
+of a batch are chosen one after the other, as if earlier ones gave the expected results ("kriging believer", Ginsbourger
+et al., "Kriging is well-suited to parallelize optimization", 2010). In large spaces, only offspring of the fastest
+configs are scored, as in the genetic search of arXiv 2411.18873. Equal measurements in equal order lead to equal
+choices.
 """
 
 import math
@@ -28,42 +18,39 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Numbers of measurements before the first Gaussian process is fitted: `FIRST` if configs have predicted latencies, and
-`FIRST_COLD` if they do not. Without predictions, 10 random configs led to better results on the recorded spaces than 15
-random configs, or than one config for each value of each tunable (`tools/evidence search`).
-"""
+"""Numbers of measurements before the first Gaussian process is fitted: with and without predicted latencies. Without
+predictions, 10 random configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Number of configs in a batch, after which the Gaussian process is fitted again: the larger of `_BATCH` and
-`_BATCH_SHARE` of the measured configs. Smaller batches did not find the best config sooner on the recorded spaces
-(`tools/evidence search`), and larger batches can be compiled ahead.
-"""
+"""Number of configs in a batch: the larger of `_BATCH` and `_BATCH_SHARE` of the measured configs. Smaller batches did
+not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
 _FITTED = 256
-"""Maximum number of measurements to which the Gaussian process is fitted. If there are more, half of this number are
-the fastest configs, and the other half are drawn at random from the slower configs."""
+"""Maximum number of measurements for a fit: half of them the fastest configs, half of them random."""
 SCORED = 20_000
-"""Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring of the fastest configs
-are scored."""
+"""Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring are scored."""
 _PROMISING = 512
 """Number of configs of greatest expected improvement from which a batch is chosen."""
 PARENTS = 30
 """Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
-"""Hyperparameters are learned again when the number of measurements has grown by this factor."""
+"""Growth of the number of measurements after which hyperparameters are learned again."""
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs for the fastest config. It stores no measurements, so pass all of them to each
-    call of `order`. Raise `KernrecError` if SciPy is not installed.
+    """Search of one space of C configs for the fastest config. It stores no measurements: pass all of them to each
+    call.
+
+    Raises:
+        KernrecError: SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
         """Prepare a space.
 
         Args:
-            tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latencies in seconds, (C,). NaN for configs without a prediction. None if no config
-                has a prediction.
+            tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
+            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if there are
+                none.
             seed: Seed of all random choices.
         """
         # Import SciPy already here, so that a missing library raises an error before any measurement.
@@ -80,12 +67,13 @@ class ExpectedImprovement:
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
-        """Return the indices of all configs that were not tried yet, the most promising first. The first `batch(M)`
-        configs are chosen jointly, so that their measurements complement each other.
+        """Return the indices of all configs that were not tried yet, the most promising first.
+
+        The first `batch(M)` configs are chosen jointly, so that their measurements complement each other.
 
         Args:
             tried: Indices of the M configs that were tried.
-            latency_s: Measured latency of each tried config in seconds, (M,). NaN for a config that failed.
+            latency_s: Measured latency of each tried config in seconds, (M,); NaN for a config that failed.
         """
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
@@ -108,9 +96,7 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters learned from log(measured / predicted) of the first measurements. The number of these
-        measurements grows in steps by `_LEARNED_EVERY`, so that most calls return stored hyperparameters.
-        """
+        """Return hyperparameters, learned anew only after the number of measurements has grown by `_LEARNED_EVERY`."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -121,8 +107,7 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Rank the configs `scored`, and return indices into this array, the most promising config first. `best` is the
-        lowest measured log latency."""
+        """Return indices into the configs `scored`, most promising first. `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
@@ -157,9 +142,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return by how much each config's log time is expected to fall below the lowest measured log time `best`, (C,).
-    `spread` is the standard deviation of the expected log time.
-    """
+    """Return by how much each config is expected to lower `best`, (C,). `spread` has standard deviations."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread
@@ -168,10 +151,10 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 
 
 class ObjectiveSearch(ABC):
-    """Search of one space for the config with the best latency, energy, or combination of both. The caller first
-    reports earlier measurements. Then it repeatedly measures the latencies of the configs from `latency_round` and
-    reports them by `tell_latency`, and measures the energies of the configs from `energy_round` and reports them by
-    `tell_energy`.
+    """Search of one space for the config of lowest latency, energy, or combination of both.
+
+    Report earlier measurements first. Then repeat two steps: measure the latencies of `latency_round` and report them
+    with `tell_latency`; measure the energies of `energy_round` and report them with `tell_energy`.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -179,16 +162,15 @@ class ObjectiveSearch(ABC):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost to minimize. For example, (1, 0) is latency, (0, 1) is
-                energy, and (1, 1) is the energy-delay product. None to search for the Pareto front of latency and
-                energy, with random weights for each round (Knowles, "ParEGO", 2006).
+            weights: Exponents of latency and energy in the cost. For example, (1, 1) is the energy-delay product. None
+                to search for the Pareto front, with random exponents in each round (Knowles, "ParEGO", 2006).
         """
         self.space = space
         self.front = weights is None
         self.weights = weights or (1.0, 1.0)
-        """Current exponents of latency and energy in the cost. In a search for a front, they change in each round."""
+        """Current exponents of latency and energy in the cost."""
         self.latency_s: dict[int, float | None] = {}
-        """Measured latency in seconds, keyed by config. None if the config failed or was not measured yet."""
+        """Measured latency in seconds, keyed by config. None if the config failed or has no measurement yet."""
         self.energy_j: dict[int, float] = {}
         """Measured energy in joules, keyed by config."""
         self._asked: set[int] = set()  # Configs whose energy was requested or reported
@@ -200,12 +182,14 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
+        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs whose energy should be measured next, most important first. Their latencies are already
-        measured. Each config is returned at most once."""
+        """Return the configs whose energy should be measured next, most important first.
+
+        Each config has a measured latency and is returned at most once.
+        """
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""
@@ -222,18 +206,16 @@ class ObjectiveSearch(ABC):
         return [config for config, latency_s in self.latency_s.items() if latency_s]
 
     def log_latency(self, config: int) -> float:
-        """Return the logarithm of a config's measured latency."""
         latency_s = self.latency_s[config]
         assert latency_s is not None
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of a config's cost. All measurements that the cost depends on must exist."""
+        """Return the logarithm of a config's cost. The measurements behind the cost must exist."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost, or None if no cost was measured. In a search for a Pareto front,
-        the cost is the energy-delay product."""
+        """Return the config of lowest measured cost (energy-delay product for a Pareto front), or None."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

@@ -2,17 +2,8 @@
 
     covariance   signal * Matern 5/2 of the distance r, with r^2 = sum over tunables of relevance * squared distance
 
-The hyperparameters (relevances, signal and noise) are those of greatest posterior probability (Rasmussen and Williams,
-"Gaussian Processes for Machine Learning", 2006, section 5.4.1). Each has a log-normal prior, so that a few measurements
-suffice. A tunable that does not matter gets a small relevance, so that a measurement at one value of the tunable also
-informs about the tunable's other values.
-
-Two configs are close if their tunables and their predicted times are similar. If the values of a tunable differ, the
-distance also contains a constant, because predictions from PTX often misjudge the effect of flags.
-
-The space can also breed new configs from parents. A child gets each tunable from one of two parents (crossover), and
-some tunables get a random other value of the space (mutation). Children that are not configs of the space are dropped,
-so all constraints of the space hold.
+The hyperparameters are those of greatest posterior probability (Rasmussen and Williams, "Gaussian Processes for Machine
+Learning", 2006, section 5.4.1). They have log-normal priors, so that a few measurements suffice.
 """
 
 import math
@@ -75,8 +66,7 @@ class GaussianProcess:
     """Gaussian process that is conditioned on known values. Raise `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition the process on known values, (M,), at M points. If `hyperparameters` is None, learn the
-        hyperparameters."""
+        """Condition the process on known values, (M,), at M points. Learn the hyperparameters if none are given."""
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -94,10 +84,8 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return (scaled, across, solved) for C points. `scaled` contains the points' coordinates, scaled by the
-        relevances. `across`, (C, M), is the covariance of the points with the known values. `solved`, (M, C), is
-        `across` after solving with the Cholesky factor of the known values' covariance.
-        """
+        """Return (scaled coordinates of C points, covariance (C, M) with the known values, this covariance (M, C)
+        solved with the Cholesky factor of the known values)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
@@ -115,8 +103,7 @@ class GaussianProcess:
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Predict each known value from all other known values. Return (errors of these predictions, standard
-        deviations of the errors), (M,) each."""
+        """Predict each known value from all others. Return (errors, standard deviations of the errors), (M,) each."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -157,18 +144,17 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 
 
 _OFFSPRING, _MUTATIONS = 2000, 1.5
-"""Number of distinct offspring to breed, and mean number of mutated tunables of a child."""
+"""Number of distinct offspring to breed, and mean number of mutated tunables per child."""
 _MOST_CHOICES = 32
-"""Number of values above which a tunable counts as a quantity. For a quantity, two values are similar if their
-difference is small. For other tunables, it mostly matters whether the values differ."""
+"""Number of values above which a tunable is a quantity: similar values then count as similar configs."""
 _GENERATIONS = 8
-"""Maximum number of attempts to breed enough offspring. Several are needed if few children are configs of the space."""
+"""Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
 FEWEST = 20
-"""Minimum number of configs with predictions from which `completed_predictions` predicts the other configs."""
+"""Minimum number of predictions from which `completed_predictions` predicts the other configs."""
 _FITTED = 300
-"""Maximum number of configs with predictions that `completed_predictions` learns from."""
+"""Maximum number of predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
-"""Number of configs that are predicted at once. It limits memory to about `_CHUNK * _FITTED` numbers."""
+"""Number of configs that are predicted at once, which limits memory to about `_CHUNK * _FITTED` numbers."""
 
 
 class SearchSpace:
@@ -178,15 +164,15 @@ class SearchSpace:
         """Prepare a space.
 
         Args:
-            tunables: Values of the T tunables of each config, (C, T). NaN for a tunable that a config does not have.
-            predicted_s: Predicted latencies in seconds, (C,), NaN for configs without a prediction. None if no config
-                has a prediction.
+            tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
+            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if there are
+                none.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Log predicted latency, (C,). Configs without a prediction count as slow as the slowest prediction."""
+        """Log predicted latency, (C,). Configs without a prediction get the largest prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
@@ -197,29 +183,27 @@ class SearchSpace:
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
         self.points = _points(tunables, self.log_s, self._genes)
-        """Points that represent the configs, with a group for each tunable and a group for the predicted latency."""
+        """Points of the configs, with a group for each tunable and a group for the predicted latency."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
-        """Inputs of the boosted trees of a genetic search, (C, T + 1): logarithms of the tunables, and of the predicted
-        latency."""
+        """Inputs of boosted trees, (C, T + 1): logarithms of the tunables, and log predicted latency."""
 
     def __len__(self) -> int:
         return len(self.log_s)
 
     @cached_property
     def covering(self) -> Array:
-        """For each value of each tunable, select the config with this value whose predicted latency is lowest. Return
-        the indices of the selected configs."""
+        """Return the indices of the configs of lowest predicted latency for each value of each tunable."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
         return np.asarray(self.by_prediction[sorted(covering)])
 
     def offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
-        """Return the indices of configs that are bred from parents by crossover and mutation, in ascending order.
+        """Breed configs from parents by crossover and mutation. Return their indices, ascending.
 
         Args:
             parents: Indices of the parents, the best first. Better parents breed more often (linear ranking).
-            left: Whether each config may be returned, (C,). For example, measured configs may not.
+            left: Whether each config may be returned, (C,).
             draw: Random generator.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
@@ -247,8 +231,9 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Encode each row of `genes` (N, T) as one mixed-radix number, (N,). `values` (T,) contains the number of values of
-    each gene. The numbers are floats, so different rows may get equal numbers if there are more than 2^53 combinations.
+    """Encode each row of `genes` (N, T) as a mixed-radix number, (N,), given the number of values of each gene, (T,).
+
+    The numbers are floats, so different rows may share a number if there are more than 2^53 combinations.
     """
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
@@ -257,9 +242,10 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points that represent configs by their tunables and predicted latencies. For each tunable, half of the
-    squared distance comes from the difference between the logarithms of the values. The other half is added if the
-    values differ, and is reduced for tunables with many values.
+    """Return points that represent configs by their tunables and log predicted latencies.
+
+    For each tunable, half of the squared distance is the difference between the logarithms of the values. The other
+    half is constant for different values, and smaller if the tunable has many values.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     # A missing tunable gets the mean value.
@@ -275,7 +261,6 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 
 
 def _identity(genes: Array) -> Array:
-    """Return coordinates (C, V) of a tunable with V values. Any two different values have the same distance."""
     values = int(genes.max(initial=0)) + 1
     return np.asarray(np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values)))
 
@@ -283,14 +268,11 @@ def _identity(genes: Array) -> Array:
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
     """Return predicted latencies in seconds for all configs of one kernel, (C,). Existing predictions are kept.
 
-    Some configs have no prediction, because only a part of a large space is profiled, and because some configs cannot
-    be emulated. If these configs counted as slow as the slowest config, a search that measures one of them would
-    conclude that all predictions are far off. So a Gaussian process over the tunables predicts their latencies from the
-    existing predictions.
+    A Gaussian process over the tunables fills the gaps, which arise if a config was not profiled or cannot be emulated.
 
     Args:
         tunables: Values of the T tunables of each config, (C, T).
-        predicted_s: Predicted latency of each config in seconds, (C,). NaN for a config without a prediction. If fewer
+        predicted_s: Predicted latency of each config in seconds, (C,); NaN for a config without a prediction. If fewer
             than `FEWEST` configs have predictions, the NaNs are kept.
         seed: Seed for choosing the configs to learn from, if many configs have predictions.
     """

@@ -1,16 +1,8 @@
 """Genetic search with models of latency and power that are learned during the search, after arXiv 2411.18873.
 
-    population   Parents are measured configs, the better ones more often. Children are bred from them by crossover and
-                 mutation. Children that are not configs of the space are dropped (`SearchSpace.offspring`).
-    score        Boosted trees (XGBoost, with the weighted loss of `kernrec.model.learn.loss_weights`) predict the
-                 latency and power of the children. The most promising children and a few random children are selected.
-    energy       The latency of all selected children is measured. Their energy is predicted as measured latency times
-                 predicted power. Energy is measured only for the children of lowest predicted energy.
-
-The number of measurements in a round depends on how well the models predicted the last round ("dynamic updating" in the
-paper). The signal-to-noise ratio of a model is the variance of the measurements divided by the mean squared error of
-their predictions. The fraction of configs to measure is 1 / (1 + ratio). So a good model of latency reduces the number
-of latency measurements, and a good model of power reduces the number of energy measurements.
+Children of good configs are bred by crossover and mutation. Boosted trees select the most promising children, whose
+latency is measured. Energy is measured only where the predicted energy is lowest. The better the models predicted the
+last round, the fewer configs are measured in the next round ("dynamic updating" in the paper).
 """
 
 import math
@@ -26,15 +18,15 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST = 15
-"""Number of configs in the first round. The energies of all these configs are measured, too."""
+"""Number of configs in the first round, in which all energies are measured, too."""
 ROUND, LEAST_ROUND = 20, 5
 """Maximum and minimum number of configs in a later round."""
 LEAST_ENERGY = 1
-"""Minimum number of energy measurements per round. Without any, a wrong model of power would not be noticed."""
+"""Minimum number of energy measurements per round, so that a wrong model of power is noticed."""
 _PARENTS = 30
 """Number of measured configs, lowest cost first, from which children are bred."""
 _EXPLORED = 0.2
-"""Fraction of a round that is drawn randomly from the children, regardless of the models."""
+"""Fraction of a round that is drawn at random from the children."""
 _TREES = 60
 _SHARPNESS = 2.0
 """Exponent of the loss weights. With 2, a config twice as costly as the best config has a quarter of the weight."""
@@ -48,7 +40,7 @@ class GeneticSearch(ObjectiveSearch):
 
         Args:
             space: The configs.
-            weights: As for `ObjectiveSearch`. In a search for a front, random exponents select each config of a round.
+            weights: Exponents as for `ObjectiveSearch`; None to select each config of a round by random exponents.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
@@ -58,7 +50,7 @@ class GeneticSearch(ObjectiveSearch):
         self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next. If no config is left, the list is empty."""
+        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -69,9 +61,7 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: first those of `SearchSpace.covering`, which together contain each value of
-        each tunable, then all others. In both parts, configs with better predictions come first.
-        """
+        """Return the unmeasured configs: first those that cover each value of each tunable, then all others."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
@@ -102,8 +92,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Select `size` children: some random children, and the children of lowest expected cost. Return their
-        indices."""
+        """Return the indices of `size` children: some at random, the others of lowest expected cost."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -118,7 +107,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """Return the configs of the current round whose energy should be measured, lowest predicted energy first."""
+        """Return the configs of this round whose energy should be measured, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -146,8 +135,7 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted logarithms of the powers of configs with known logarithms of latency, (N,). If the cost
-        does not depend on energy, or fewer than two energies were measured, return zeros."""
+        """Return predicted log power for configs with known log latencies, (N,), or zeros without a model of power."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -158,8 +146,7 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train boosted trees to predict `values` from `features`, with more weight on configs of low log cost. Return
-        a function that predicts the values for other rows of features."""
+        """Train boosted trees with more weight on configs of low log cost, and return their prediction function."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -168,8 +155,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return what fraction of the next round's configs should be measured: 1 / (1 + r), where r is the signal-to-noise
-    ratio of a model's predictions for the last round.
+    """Return the fraction of the next round's configs to measure: 1 / (1 + r), with the signal-to-noise ratio r of the
+    predictions of the last round.
 
     Args:
         measured: Logarithms of the measurements of the last round.

@@ -1,90 +1,106 @@
-"""Joint posterior of the costs of the best configs of many problems, and the value of measuring one more config.
+"""Joint posterior of the log costs of many problems' contenders (configs that may be the best of a problem).
 
-The contenders of a problem are the configs that may be its best config. The log cost of contender c of problem p is
-modeled as its prediction plus an error. The error is the sum of these parts:
+The log cost of contender c of problem p is its prediction plus an error, which is the sum of these parts:
 
-    shared      x(p, c) . w, with the features x of the contender and one weight vector w for all problems. So each
-                measurement also informs about other problems.
-    problem     The same for all contenders of a problem, and possibly large (`_LEVEL`). It does not affect which
-                contender is best, but it affects the first measurement of a problem.
-    kernel      The same for all contenders of one kernel on a problem. A part of it is shared between problems by w.
-    smooth      Specific to a problem, and similar for similar configs (Matern 3/2).
-    own         Specific to a config on a problem, with heavy tails: a few configs differ much from their predictions,
-                even if similar configs do not.
+    shared      x(p, c) . w, with features x and one weight vector w, through which problems inform each other
+    problem     equal for all contenders of a problem, and possibly large (`_LEVEL`)
+    kernel      equal for all contenders of one kernel on a problem
+    smooth      similar for similar configs of a problem (Matern 3/2)
+    own         independent for each config on a problem, with heavy tails
 
-If the scale of the errors is known, all parts are Gaussian and the posterior is exact. If w is known, the problems are
-independent. So a measurement only changes the block of its problem and the (F, F) precision of w (Rasmussen and
-Williams, "Gaussian Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems
-than on others, so each problem has its own scale of errors. The errors of a problem form a Student-t process with
-`DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t processes as alternatives to Gaussian processes",
-2014). The common scale of all problems is estimated from the measurements.
+Given w, the problems are independent Gaussian processes, so a measurement updates only its problem and the precision of
+w (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 2.7). Each problem has its own scale
+of errors: its errors are a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
+processes as alternatives to Gaussian processes", 2014).
 
-    expected regret   E[cost of the current choice - cost of the best contender]. The current choice is the contender of
-                      lowest expected cost. The difference is bounded (`LEAST_REACH`).
-    gain              Expected reduction of a problem's weighted regret by a measurement: the knowledge gradient with
-                      correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated normal
-                      beliefs", 2009), averaged over outcomes with a Student's t distribution. A measurement's gains on
-                      other problems are ignored. Including these gains found no better configs on the recorded
-                      problems, and took longer.
+    expected regret   E[cost of the current choice - cost of the best contender], with a bound (`LEAST_REACH`)
+    gain              reduction of a problem's weighted regret that a measurement is expected to bring: the knowledge
+                      gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
+                      correlated normal beliefs", 2009)
 
 Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 """
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
-from kernrec.model.search.draws import student_draws
 from kernrec.model.search.regret_record import RegretRecord
+from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
+_MOST_CACHED = 64
+"""Maximum number of columns for which a file of random numbers (0.3 MB) is cached."""
+
+
+@lru_cache(maxsize=8)
+def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
+    """Return read-only draws from two Student's t distributions.
+
+    Args:
+        seed: Seed of the generator.
+        rows: Number of draws.
+        columns: Numbers per draw.
+        shared: Degrees of freedom of the first distribution, in which all numbers of a draw share one random scale.
+        own: Degrees of freedom of the second distribution, in which all numbers are independent.
+
+    Returns:
+        (first, second): draws from the first and from the second distribution, (rows, columns) each.
+    """
+
+    def draw() -> CacheEntry:
+        generator = np.random.default_rng(list(seed))
+        first = generator.standard_normal((rows, columns))
+        first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
+        return {}, {"first": first, "second": generator.standard_t(own, first.shape)}
+
+    if any(seed) or columns > _MOST_CACHED:
+        _, arrays = draw()
+    else:
+        made_of = f"NumPy {np.__version__}: {rows} x {columns}, {shared} and {own}"
+        _, arrays = cached(f"draws.{columns}", made_of.encode(), draw)
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays["first"], arrays["second"]
+
+
 DEGREES = 4.0
 """Degrees of freedom of the errors of a problem. With fewer degrees, the scales of problems differ more."""
 _NODES = 21
-"""Number of equally probable outcomes of a measurement over which the measurement's gain is averaged."""
+"""Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the variance of a config's error: the part that is shared between problems, and the part that is smooth
-within a problem. The remaining variance is specific to the config. The fractions fit the errors of a model of one GPU
-on problems of another GPU (`tools/evidence refine`).
-"""
+"""Fractions of the variance of a config's error: shared between problems, and smooth within a problem (`tools/evidence
+refine`)."""
 LEVEL = 0.95
 """Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
 _LEVEL = 10.0
-"""Standard deviation of the error that all contenders of a problem share. The value is large, so that a first
-measurement far from its expectation does not lead to worse choices.
-"""
+"""Standard deviation of a problem's common error. It is large, so that a surprising first measurement does no harm."""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
 """Scale of a Student's t distribution with standard deviation 1."""
 _LENGTH = 0.7
 """Length scale of the smooth part of the error. Two random configs have a distance of about 1.4."""
 _SCALE_PRIOR = 20.0
-"""Weight of the prior assumption that `Contenders.deviation` is right, expressed as a number of measurements."""
+"""Weight of the prior assumption that `Contenders.deviation` is right, as a number of measurements."""
 _NEVER = 20.0
-"""Amount by which the log cost of a contender that cannot run is assumed to exceed the log costs of all other
-contenders."""
+"""Log cost of a contender that cannot run, above the largest log cost of the others."""
 LEAST_REACH = 0.13
-"""Minimum of the reach, in logarithms. The reach is the assumed bound on how far the cost of the best contender can be
-below that of the current choice: the larger of this value and the standard deviation of the choice's error. No config
-can be far below a predicted best config, which is near the limit of the hardware. Without a bound, the distribution
-tails of many slow contenders would dominate the regret (`tools/evidence refine`).
-"""
+"""Minimum of the reach: how far, in logarithms, the best cost can be below the cost of the current choice. A predicted
+best config is near the limit of the hardware, so without this bound the tails of many slow contenders would dominate
+the regret (`tools/evidence refine`)."""
 MISJUDGED = 0.04
-"""Probability that the predictions of a problem with fewer than two measured contenders are wrong beyond their stated
-errors, so that the current choice is off by the reach. On recorded problems without measurements, such misjudgments
-caused most of the regret, because the predictions were too certain (`tools/evidence refine`).
-"""
+"""Probability that the choice is off by the full reach on a problem with fewer than two measured contenders. Such
+misjudgments caused most of the regret on recorded problems (`tools/evidence refine`)."""
 _OVERLOOKED = math.log(2.0)
-"""Log loss that `JointPosterior.regret_bound` allows for one misjudged problem with fewer than two measurements. On a
-recorded H100, cuBLAS was predicted to be the fastest, but took more than twice as long as Triton.
-"""
+"""Log loss that `JointPosterior.regret_bound` allows for one misjudged problem. On a recorded H100, the predicted best
+choice took more than twice as long as the best."""
 _ROUNDS = 10
 _DRAWS = 512
-"""Number of draws from the posterior of a problem for estimating its expected regret."""
+"""Number of draws from the posterior of a problem for its expected regret."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +110,11 @@ class Contenders:
     expected: Array
     """Predicted log cost of each contender, (C,)."""
     deviation: Array
-    """Standard deviation of the part of a contender's error that other configs of its kernel do not share, (C,)."""
+    """Standard deviation of the error that a contender does not share with other configs of its kernel, (C,)."""
     features: Array
-    """Features x that determine the shared part of the errors, (C, F). The length of a row is about the standard
-    deviation of the contender's log error, including the error of its kernel.
-    """
+    """Features x of the shared part of the errors, (C, F). A row's length is about the error's standard deviation."""
     coordinates: Array
-    """Coordinates of each contender, (C, D). The distance between two contenders states how different they are."""
+    """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
     """Number of each contender's kernel, (C,)."""
     of_kernel: float
@@ -108,8 +122,7 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections of the predictions, (C, any number), with the same columns for all
-    problems. None if no corrections are learned."""
+    """Inputs of the trees that learn corrections, (C, F), with the same columns for all problems, or None."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +138,7 @@ class Measured:
 
 
 class _Block:
-    """Posterior of a problem's contenders for known weights w. The contenders' log costs are `mean + slope @ w`
-    plus an error with the covariance `covariance`."""
+    """Posterior of a problem's contenders, given w: log costs `mean + slope @ w` with the covariance `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -144,7 +156,7 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Compute the posterior from predictions and measurements. `common` is the scale of errors of all problems."""
+        """Compute the posterior, given the scale `common` of the errors of all problems."""
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -178,7 +190,7 @@ class JointPosterior:
     """Joint posterior of the log costs of the contenders of all problems. Add measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with the predictions of at least one problem. All problems must have the same number of features."""
+        """Begin with the predictions of at least one problem. All problems must have equally many features."""
         self._seed = seed
         self.scale = _UNIT
         """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
@@ -222,8 +234,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement of a problem. Record by how much the problem's stated regret fell, and how much less
-        the new choice is expected to cost than the previous choice (see `regret_record`)."""
+        """Add a measurement of a problem, and record how the stated regret and the choice's expected cost changed."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -245,9 +256,7 @@ class JointPosterior:
         self._solve()
 
     def relearn(self) -> bool:
-        """Learn corrections of the predictions from the measurements of all problems, and apply them if they help
-        (`kernrec.model.search.relearning`). Return whether the predictions changed.
-        """
+        """Correct the predictions by `kernrec.model.search.relearning`, and return whether they changed."""
         from kernrec.model.search.relearning import Evidence, corrections
 
         evidence = []
@@ -281,7 +290,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Never measure a contender again, because it cannot run. Choose it only if no other contender is left."""
+        """Exclude a contender that cannot run from measurements, and from the choice if another contender is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -292,22 +301,18 @@ class JointPosterior:
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the expected regret of a problem's current choice, without the problem's weight. It is corrected by
-        the record of earlier stated regrets (`RegretRecord.factor`)."""
+        """Return the unweighted expected regret of a problem's current choice, corrected by `RegretRecord.factor`."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (regret, probabilities). The regret is the result of the method `regret`. The probabilities, (C,), say
-        how likely each contender is the best."""
+        """Return (regret as in the method `regret`, probability that each contender is the best, (C,))."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return (right, misjudged): the parts of the uncorrected expected regret of a problem's current choice if the
-        posterior is right, and if the problem is misjudged. Each part is multiplied by the probability of its case.
-        """
+        """Return the uncorrected expected regret if the posterior is right, and if it misjudges the problem."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -323,12 +328,10 @@ class JointPosterior:
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
-        """Return the assumed maximum of the current choice's log cost minus the best log cost (see `LEAST_REACH`)."""
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return random draws of the log costs of a problem's contenders, (draws, C). The draws exclude the part of the
-        error that all contenders of the problem share."""
+        """Return random log costs of a problem's C contenders, (draws, C), without the error that they share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
@@ -345,19 +348,18 @@ class JointPosterior:
         return costs
 
     def mean_regret(self) -> float:
-        """Return the weighted mean over all problems of the expected regrets of the current choices."""
+        """Return the weighted mean of all problems' expected regrets."""
         stated, misjudged = self._all_stated()
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """Return an upper bound on the weighted mean regret of all problems, which holds with probability `LEVEL`."""
+        """Return an upper bound on the weighted mean regret, which holds with probability `LEVEL`."""
         stated, misjudged = self._all_stated()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return how much the weighted mean regret of all problems grows if kernrec misjudges one unsettled problem.
-        Assume the worst case: the unsettled problem with the largest weight."""
+        """Return how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
@@ -365,18 +367,18 @@ class JointPosterior:
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem, and return (contender, weighted gain) for each. Each measurement has
-        the greatest gain, assuming that the planned measurements before it give the expected results ("kriging
-        believer"). Effects on other problems are ignored.
+        """Plan the next measurements of a problem, each of greatest gain if earlier ones give the expected results.
 
-        A gain is at most the reach divided by the number n of measurements that the problem already has: the best of n
-        configs is on average 1/n as far from the limit of the hardware as a single config (the minimum of n
-        exponentially distributed distances). Otherwise, the gains of measured problems would be overestimated.
+        The gain after n measurements is at most the reach divided by n: the minimum of n exponentially distributed
+        distances to the limit of the hardware is on average 1/n of one distance.
 
         Args:
             problem: Index of the problem.
-            most: Maximum number of measurements. Contenders that were already measured are not measured again.
+            most: Maximum number of measurements.
             noise: Standard deviation of the logarithm of a measured cost.
+
+        Returns:
+            (contender, weighted gain) of each measurement, without contenders that were measured already.
         """
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
@@ -405,8 +407,7 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """For each possible measurement, return by how much it is expected to lower the log cost of the problem's choice,
-    (measurements,).
+    """Return by how much each possible measurement is expected to lower the log cost of the choice, (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).
@@ -423,9 +424,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return `_NODES` equally probable outcomes of a Student's t with 4 degrees of freedom (`DEGREES`): quantiles in
-    the middle of equally probable intervals, in closed form (Shaw, "Sampling Student's T distribution", 2006).
-    """
+    """Return `_NODES` equally probable outcomes of a Student's t with 4 degrees of freedom, in closed form (Shaw,
+    "Sampling Student's T distribution", 2006)."""
     probability = (np.arange(_NODES) + 0.5) / _NODES
     inside = 2.0 * np.sqrt(probability * (1.0 - probability))
     ratio = np.cos(np.arccos(np.minimum(inside, 1.0)) / 3.0) / inside

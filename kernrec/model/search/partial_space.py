@@ -1,16 +1,8 @@
 """Decide which configs of a large space to profile statically, and when to stop.
 
-    start     Profile random configs.
-    repeat    Train trees to predict time and energy from the profiled configs, and profile the most promising of the
-              remaining configs.
-    stop      No remaining config has a lower bound that is more than `MARGIN` better than the best profiled config.
-
-The lower bound of a config is the mean of the trees' predictions minus `SPREADS` standard deviations. It is computed
-for the logarithms of time, of energy, and of their product (the two ends and the middle of a Pareto front). Half of the
-next configs are those with the lowest mean minus `EAGER` standard deviations, so that good configs are found soon. The
-other half are those with the lowest bounds, so that the search ends soon. Other trees learn which configs fail.
-
-The quality of the result was tested by `SEARCHES` searches of recorded spaces.
+Trees learn time and energy from the profiled configs, beginning with random ones. The lower bound of a config is the
+mean of the trees' predictions minus `SPREADS` standard deviations, in logarithms of time, energy and their product. The
+search ends if no remaining lower bound is more than `MARGIN` better than the best profiled config.
 """
 
 import math
@@ -23,23 +15,22 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MARGIN = 0.05
-"""Maximum fraction by which an unprofiled config may be better than the best profiled config when the search ends."""
+"""Maximum fraction by which an unprofiled config may beat the best profiled config at the end of the search."""
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Half of the next configs are those with the lowest mean minus this many standard deviations."""
+"""Standard deviations below the mean that rank half of the next configs. The other half have the lowest bounds."""
 SEARCHES, WRONG = 14, 0
-"""Number of test searches in recorded spaces, and number of these searches whose result was worse than the best config
-by more than `MARGIN`."""
+"""Number of test searches in recorded spaces, and how many results were worse than the best by more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1
-"""Maximum number of configs between two fits: the larger of `_BATCH` and `_BATCH_SHARE` of the configs tried so far."""
+"""Maximum number of configs between two fits: the larger of `_BATCH` and `_BATCH_SHARE` of the tried configs."""
 _LEAST = 16
-"""Minimum number of configs between two fits. Profiling this many configs takes as long as a fit."""
+"""Minimum number of configs between two fits. Profiling them takes as long as a fit."""
 _TREES = 64
 _FEWEST = 20
-"""Minimum number of successful configs for a fit. If there are fewer, more random configs are profiled."""
+"""Minimum number of successful configs for a fit. Until then, configs are drawn at random."""
 _RUNS = 0.05
 """Minimum predicted probability that a config runs. Configs below it are not profiled."""
 
@@ -48,14 +39,16 @@ class Proposal(NamedTuple):
     """Configs to profile next."""
 
     rows: Array
-    """Indices of the configs, the most promising first. The array is empty if the search is complete."""
+    """Indices of the configs, the most promising first; empty if the search is complete."""
     promising: int
-    """Number of remaining configs that may be better than the best profiled config by more than `MARGIN`."""
+    """Number of remaining configs whose lower bound beats the best profiled config by more than `MARGIN`."""
 
 
 class PartialSearch:
-    """Search of a space of C configs. It stores no results, so pass all of them to each call of `propose`. Raise
-    `KernrecError` if scikit-learn is not installed.
+    """Search of a space of C configs. It stores no results: pass all of them to each call of `propose`.
+
+    Raises:
+        KernrecError: scikit-learn is not installed.
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
@@ -82,7 +75,7 @@ class PartialSearch:
 
         Args:
             tried: Indices of the K configs that were tried.
-            costs: Time, energy, or both of each tried config, (K, 1 or 2). NaN for a config that failed.
+            costs: Time, energy, or both of each tried config, (K, 1 or 2); NaN for a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
         left[tried] = False
@@ -113,8 +106,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the configs `ran`. Return (mean, standard deviation) of the trees' predictions of each
-        criterion for the configs `rest`, (len(rest), criteria) each."""
+        """Train trees on the configs `ran`. Return (mean, standard deviation) of their predictions for the configs
+        `rest`, (len(rest), criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -127,14 +120,12 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize, (N, 1 or 3): the log costs `log`, (N, 1 or 2). If there are two costs, the mean
-    of their logarithms is a third criterion."""
+    """Return the criteria to minimize, (N, 1 or 3): the log costs `log`, (N, 1 or 2), and the mean of two log costs."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of the trees, (C, F): logarithms of the tunables that vary, and logarithms of the products and
-    ratios of each two of these tunables."""
+    """Return the trees' inputs, (C, F): logarithms of the tunables that vary, and of their products and ratios."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

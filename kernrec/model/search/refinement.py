@@ -1,15 +1,7 @@
-"""Decide which configs of which problems to measure next, to reduce the expected regret fastest.
+"""Decide which configs of which problems to measure next, so that the expected regret falls fastest.
 
 The regret of a problem is the relative cost of the recommended config above the best config. A visit is a sequence of
-measurements of one problem's contenders (configs that may be the best). Switching to another problem takes time to
-create its inputs and its reference result, so a visit may contain several measurements.
-
-    next()      returns the visit with the greatest expected reduction of regret (gain) per second
-    take()      records a measurement
-    forecast()  returns the expected gain of measuring for a given number of seconds
-
-A measurement of one problem slightly changes the posterior of all other problems. So that decisions stay fast with many
-problems, only the gains of the most promising problems, and of a few others in turn, are computed again.
+measurements of one problem's contenders (configs that may be the best).
 """
 
 import math
@@ -25,21 +17,18 @@ from kernrec.model.search.relearning import LEAST
 Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are computed again before a decision: `_NEAR_TOP` problems with the greatest gain per
-second, and the `_IN_TURN` problems whose gains were computed longest ago.
-"""
+"""Problems whose gains are computed before each decision: those of greatest gain per second, and the oldest."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
-"""The corrections of predictions are learned again when the number of measurements has grown by this factor."""
+"""Growth of the number of measurements after which corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""The common scale of errors is estimated again when the number of new measurements is in `_RESCALED_AT`, or is a
-multiple of `_RESCALED_EVERY`."""
+"""Numbers of new measurements after which the common scale of errors is estimated again, then each multiple."""
 
 
 @dataclass
 class Costs:
-    """Expected durations in seconds. The caller can update them with the durations of the measurements so far."""
+    """Expected durations in seconds, which the caller may update."""
 
     visit_s: float
     """Seconds to create the inputs and the reference result of a problem."""
@@ -56,7 +45,7 @@ class Visit:
     contenders: tuple[int, ...]
     """Indices of the problem's contenders to measure, in this order."""
     gain: float
-    """Expected reduction of the weighted mean of all problems' regrets."""
+    """Expected reduction of the weighted mean regret."""
     seconds: float
     """Expected duration of the visit in seconds."""
 
@@ -65,17 +54,16 @@ class _Outlook(NamedTuple):
     """Expected gains of the next measurements of a problem."""
 
     sequence: list[tuple[int, float]]
-    """(contender, expected gain) of each of the next measurements, in order."""
+    """(contender, expected gain) of each next measurement, in order."""
     as_of: int
-    """Number of measurements of all problems that had been recorded when the gains were computed."""
+    """Number of measurements of all problems on which the gains are based."""
 
 
 class Refinement:
     """Decide which visit to make next, given the measurements of all earlier visits."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with a posterior and expected durations. `noise` is the standard deviation of the logarithm of a
-        measured cost."""
+        """Begin with a posterior and expected durations. `noise` is the standard deviation of a measured log cost."""
         self.posterior = posterior
         self.costs = costs
         self._noise = noise
@@ -88,7 +76,6 @@ class Refinement:
         self._outlook = [self._look(problem) for problem in range(len(posterior))]
 
     def look(self, problem: int) -> None:
-        """Compute the expected gains of a problem again, from the current posterior."""
         self._outlook[problem] = self._look(problem)
 
     def _look(self, problem: int) -> _Outlook:
@@ -96,7 +83,6 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """Return a problem's visit with the highest gain per second, or None if all its contenders are measured."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence
@@ -107,9 +93,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second among all problems that are not in `without`. Return None
-        if none of these problems has a contender to measure.
-        """
+        """Return the visit of greatest gain per second among problems not in `without`, or None if there is none."""
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -131,8 +115,8 @@ class Refinement:
     def below(self, until: float) -> bool:
         """Return whether the upper bound on the weighted mean regret is at most `until`.
 
-        If the bound is above `until` only because some problems have fewer than two measurements and may be misjudged,
-        `next` returns visits of these problems until the next call of this method.
+        If only problems with fewer than two measurements keep the bound above `until`, `next` returns their visits
+        until the next call of this method.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
@@ -150,7 +134,6 @@ class Refinement:
             self.look(other)
 
     def _relearn(self) -> bool:
-        """Learn corrections again if there are enough new measurements, and return whether predictions changed."""
         if self._measured < self._relearned_at:
             return False
         self._relearned_at = max(LEAST, math.ceil(_RELEARNED_EVERY * self._measured))
@@ -162,7 +145,7 @@ class Refinement:
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return by how much the weighted mean regret is expected to fall if measuring continues for some seconds.
+        """Return by how much the weighted mean regret is expected to fall within some seconds of measuring.
 
         Only the next few measurements of each problem count, so the forecast is too low for long times.
         """

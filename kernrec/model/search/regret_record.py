@@ -1,15 +1,10 @@
-"""Correct expected regrets by comparing how much they fell with how much the choices improved.
+"""Correct stated regrets by comparing how much they fell with how much the choices improved.
 
-The regret of a problem is the log cost of the chosen config minus that of the best config. A model states the expected
-regret before and after each measurement. If the model is right, the expected regret falls on average by as much as the
-choice improves, whatever is measured: E[regret before - regret after] = E[cost of the choice before - cost of the
-choice after]. So, summed over recent measurements, the two sides differ only by chance and by errors of the stated
-regrets. The ratio of the two sums is used to correct the remaining stated regrets.
+If a model is right, the expected regret of a problem falls on average by as much as its choice improves. So the ratio
+of both sums over recent measurements corrects the remaining stated regrets.
 
-Few problems have a wrong choice, but for those the loss is large. So the total loss is modeled as a compound Poisson
-sum: the number of losses follows from the corrected regret, and their sizes are exponentially distributed with the mean
-`jump`. The observed gains are assumed to follow the same distribution. Then the correction factor has a gamma
-distribution, whose uncertainty is included in the bound on the loss.
+The total loss is a compound Poisson sum, because few problems have a wrong choice, but those lose much. The sizes of
+losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
 """
 
 import math
@@ -19,17 +14,16 @@ import numpy as np
 Array = np.ndarray
 
 _MEMORY = 60.0
-"""Number of measurements after which the weight of a measurement falls to 1/e, because predictions improve."""
+"""Number of measurements after which the weight of a measurement falls to 1/e."""
 _PRIOR = 4.0
-"""Weight of the prior assumption that stated regrets are right, expressed as a number of observed losses."""
+"""Weight of the prior assumption that stated regrets are right, as a number of observed losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior, expressed as a number of
-observed losses."""
+"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
 _DRAWS = 2048
 
 
 class RegretRecord:
-    """Record of stated regrets and actual gains. Without any measurement, stated regrets are assumed to be right."""
+    """Record of stated regrets and actual gains. Before any measurement, stated regrets are assumed to be right."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
@@ -39,7 +33,7 @@ class RegretRecord:
         """Record a measurement.
 
         Args:
-            stated: Stated regret of the measured problem before the measurement, minus its stated regret afterwards.
+            stated: Fall of the measured problem's stated regret.
             gained: Expected log cost of the problem's previous choice minus that of its new choice.
         """
         self._stated = self._keep * self._stated + stated
@@ -61,12 +55,12 @@ class RegretRecord:
         return shape / rate
 
     def mean_losses(self, stated: Array, misjudged: Array, weights: Array, seed: int) -> Array:
-        """Return random draws of the weighted mean loss over all problems, (draws,).
+        """Return random draws of the weighted mean loss over P problems, (draws,).
 
         Args:
-            stated: Uncorrected expected regret of each problem, if the model is right about the problem.
-            misjudged: Additional expected regret of each problem, for the case that the model misjudges the problem.
-            weights: Weights of the problems.
+            stated: Uncorrected expected regrets if the model is right, (P,).
+            misjudged: Additional expected regrets if the model misjudges a problem, (P,).
+            weights: Weights of the problems, (P,).
             seed: Seed of the draws.
         """
         draw = np.random.default_rng(seed)

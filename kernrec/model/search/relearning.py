@@ -1,14 +1,7 @@
-"""Learn corrections of predictions while the configs of many problems are measured (`kernrec.model.search.refinement`).
+"""Learn corrections of predicted costs from the measurements of many problems (`tools/evidence refine`).
 
-Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, at least two per problem, show
-where this ranking is wrong. Boosted trees learn the errors from the measurements of all problems, and correct the
-predictions of measured and unmeasured problems (`tools/evidence refine`).
-
-    target       The trees predict the error of a config relative to the other measured configs of the same problem.
-    held out     The trees that correct a problem were trained without the problem's measurements. So these measurements
-                 remain independent evidence.
-    usefulness   The corrections are scaled by how well they predict held-out measurements, and dropped if they do not
-                 help.
+Boosted trees learn how the error of a config differs from those of the other measured configs of its problem. The trees
+that correct a problem were trained without the problem's measurements, so these remain independent evidence.
 """
 
 from collections.abc import Sequence
@@ -20,14 +13,14 @@ import numpy as np
 Array = np.ndarray
 
 LEAST = 100
-"""Minimum number of measurements for learning corrections. Only problems with at least two measurements count."""
+"""Minimum number of measurements for learning. Only problems with at least two measurements count."""
 _FOLDS, _MODELS, _TREES = 5, 2, 100
 _SETTINGS = {
     "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
     "nthread": 1,
 }  # fmt: skip
 _WORTH = 0.97
-"""Corrections are used only if they reduce the squared error on held-out measurements to at most this fraction."""
+"""Maximum fraction of the squared error on held-out measurements with which corrections are used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +45,12 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     """Learn corrections of the predictions from all measurements.
 
     Args:
-        problems: Predictions and measurements of each problem. The columns of `inputs` must be the same for all
-            problems.
+        problems: Predictions and measurements of each problem, with equal columns of `inputs`.
         seed: Seed of the trees and of the folds.
 
     Returns:
-        (corrections, fraction). The corrections are an array (C,) for each problem, to add to the predicted log costs.
-            The fraction is the part of the squared errors that remains after the corrections. The result is None if
-            there are too few measurements, if XGBoost is not installed, or if the corrections do not help.
+        (corrections to add to the predicted log costs, (C,) for each problem; fraction of the squared errors that
+            remains). None if there are too few measurements, XGBoost is not installed, or the corrections do not help.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:

@@ -1,8 +1,6 @@
-"""Divide a kernel into phases: a phase is code that a warp can run through without passing a block-wide barrier.
+"""Divide a kernel into phases: code that a warp can run without passing a block-wide barrier.
 
-All warps of a block are in the same phase. While some warps wait for memory, the others can only run code of this
-phase. If a kernel loads a tile, waits at a barrier and then computes, the loading phase has almost no other code to
-run.
+All warps of a block are in the same phase, so waits for memory only overlap with code of that phase.
 """
 
 from collections import Counter
@@ -21,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
-    """Return the phases of a kernel in text order, each as its basic blocks. A barrier always ends a basic block."""
+    """Return the phases of a kernel in text order, each as a list of basic blocks."""
     phase_of = list(range(len(function.blocks)))
 
     def first_of(index: int) -> int:
@@ -41,16 +39,14 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
-    """Return how often each warp waits for global memory in a piece of code. Loads that do not depend on each other
-    share one wait.
+    """Return how often each warp waits for global memory. Independent loads share one wait.
 
     Args:
-        piece: basic blocks of the piece.
         runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # Maps a position in a chain of dependent loads to each warp's waits there: executions of the most frequent load.
+    # Key: position in a chain of dependent loads. Value: waits of each warp, for the most frequent load there.
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -60,12 +56,11 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """For each phase, take the clock cycles or waits of the slowest warp. Return the sum over all phases.
+    """Return the sum, over all phases, of the slowest warp's clock cycles or waits.
 
     Args:
-        function: The kernel.
-        pieces: Basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        by_warp: For each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
+        pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
+        by_warp: for each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -76,12 +71,11 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Merge basic blocks into one. Instructions that a branch skips are guarded by the branch's predicate."""
     return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each block and its instructions. If a branch skips the block, the branch's predicate guards them."""
+    """Yield each block with its instructions, guarded by the predicate of the branch that skips the block."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -98,14 +92,13 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    A wait only overlaps with work of the same phase. A phase with the fraction `w` of all waits and the fraction `n` of
-    all instructions therefore adds min(w, n) to the result. The first wait in each execution of the phase is excluded,
-    because all warps reach it at the same time. If the kernel has no barriers, the result is 1.
+    The fraction is 1 if the kernel has no barriers. In each phase, at most as many waits overlap as the phase's share
+    of all instructions allows. The first wait in each execution of a phase is not counted, because all warps reach it
+    together.
 
     Args:
-        function: the kernel.
-        pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        waited: for each piece, the total number of waits of all warps.
+        pieces: groups of basic blocks that the assembler merges.
+        waited: number of waits of all warps, for each piece.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     phases = barrier_phases(function)
@@ -130,27 +123,22 @@ def overlapped_waits(
 
 
 def ends_phase(block: BasicBlock) -> bool:
-    """Return whether a basic block ends with a barrier at which the warps of a block wait."""
     last = block.instructions[-1]
     return last.opcode in ("bar", "barrier") and not {"arrive", "cluster"}.intersection(last.modifiers)
 
 
 LENGTH = 16
-"""Maximum number of PTX instructions of a stretch: a piece of code in which the warps' work is assumed to overlap.
+"""Maximum number of PTX instructions in a stretch, within which the work of all warps is assumed to overlap.
 
-The number was fitted to two measured convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64).
-Their time is the sum of the times for f64, DRAM and issue, within 2 %. With this number, estimates are between 6 %
-below and 1 % above that sum. If only barriers ended a stretch, estimates would be 11 to 18 % below the sum.
-"""
+Fitted to two convolutions measured on an RTX 3080: estimates are between 6 % below and 1 % above the measured time."""
 MOST = 12
-"""Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH` and may span
-several barriers."""
+"""Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH`."""
 
 
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issued, keyed by class, for each stretch (see `LENGTH`) in text order.
+    """Return the machine instructions that warps issued in each stretch (see `LENGTH`), in text order.
 
     Args:
         function: function without calls.
@@ -158,8 +146,7 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # For long code, use longer code stretches instead of more of them, because a profile stores one number for each
-    # instruction class and stretch.
+    # Lengthen the stretches of long code, because a profile stores a number for each class and stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length
@@ -178,7 +165,6 @@ def issued_by_stretch(
 
 
 def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Merge neighboring stretches if there are more than twice `MOST`."""
     together = -(-len(stretches) // (2 * MOST))
     if together <= 1:
         return stretches
@@ -193,8 +179,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block into parts of at most `length` PTX instructions. Yield (PTX instructions, machine
-    instructions) of each part. The machine instructions are the part's share of `issue`, keyed by class."""
+    """Split a basic block. Yield each part's number of PTX instructions, and machine instructions by class."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -11,19 +11,19 @@ from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 @dataclass
 class DefUse:
-    """For each register of a function, the indices of the instructions that write it and of those that read it."""
+    """Instructions that write and read each register of a function."""
 
     instructions: list[Instruction]
     block_of: list[int]
-    """For each instruction, the index of its basic block."""
+    """Index of the basic block of each instruction."""
     writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Indices of the instructions that write each register."""
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Indices of the instructions that read each register as an operand, in an address or as a predicate."""
+    """Indices of the instructions that use each register as an operand, in an address or as a predicate."""
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Return the `DefUse` of a function, which must not contain calls. The result is cached in the function."""
+        """Return the cached `DefUse` of a function without calls."""
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]
@@ -51,10 +51,10 @@ class DefUse:
 
 
 def with_local_names(function: Function) -> Function:
-    """Return the function after giving a unique register name to each value that is only used within one basic block.
+    """Give each value that only one basic block uses its own register name.
 
-    This is useful because inline assembly and unrolled code use a few register names again and again. If a predicated
-    instruction may replace a value, the value keeps its register name.
+    Inline assembly and unrolled code reuse a few register names. A value that a predicated instruction may replace
+    keeps its name.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:

@@ -1,11 +1,8 @@
-"""Find out whether the addresses, branches and loops of a kernel depend on values in memory, on parameters or on other
-threads.
+"""Find addresses, branches and loops that depend on data, parameters or other threads.
 
-A register depends on data if its value was loaded from global memory, or computed from such a value. The value may also
-have been stored in shared memory in between. If an address or a branch depends on data, the memory accesses and the run
-time of the kernel depend on its input. A profile of such a kernel is only valid for the input with which it was made.
-The analysis ignores the order of instructions, so it may report a dependence that never occurs. It finds all
-dependences that exist within the registers of one thread.
+Data are values loaded from global memory, and results computed from them. A profile of a kernel whose addresses or
+branches depend on data is only valid for the input that was profiled. The analysis ignores the order of instructions,
+so it may report a dependence that never occurs, but it misses none within the registers of one thread.
 """
 
 from collections import defaultdict
@@ -24,18 +21,17 @@ COMPUTES = frozenset(
         "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
     }
 )  # fmt: skip
-"""Opcodes of instructions whose result depends only on their operands."""
+"""Opcodes whose result depends only on the operands."""
 _ALIKE = ("%tid.", "%ntid.", "%nctaid.", "%laneid", "%warpid", "%nwarpid", "%lanemask_")
-"""Prefixes of the special registers that have the same value for a given thread index in every block of a grid."""
+"""Prefixes of special registers whose value depends only on the thread's index in its block."""
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """An instruction whose address or condition depends on data."""
+    """Instruction whose address or condition depends on data."""
 
     line: int
-    """Line of the instruction in the PTX."""
     text: str
     kind: str
     """Kind of instruction: `branch`, `load` or `store`."""
@@ -64,9 +60,8 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each load from global memory, and its position in its chain of dependent loads. The position
-    is 1 for a load whose address does not depend on another load."""
-    depths: dict[str, int] = {}  # register -> length of the longest chain of dependent loads that its value needs
+    """Yield (index, position in its chain of dependent loads) of each load from global memory."""
+    depths: dict[str, int] = {}  # Length of the longest chain of dependent loads behind each register.
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
@@ -77,8 +72,7 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Return the branches and memory accesses that depend on data, in text order. The result is cached in the
-    function."""
+    """Return the branches and memory accesses that depend on data, in text order."""
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -88,7 +82,7 @@ def data_dependences(function: Function) -> list[Dependence]:
 def _data_dependences(function: Function) -> list[Dependence]:
     instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
-    shared = False  # whether shared memory contains a value that depends on data
+    shared = False  # Whether shared memory contains a value that depends on data.
     waiting = [ins for ins in instructions if _from_memory(ins, shared)]
     while waiting:
         ins = waiting.pop()
@@ -117,10 +111,7 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 
 
 def blocks_run_alike(function: Function) -> bool:
-    """Return whether all blocks of a grid execute the same path, because no branch depends on the block's index.
-
-    This is so if all branches, exits and waits depend only on parameters and on the thread's index in its block.
-    """
+    """Return whether no branch, exit or wait depends on the block's index, so that all blocks take the same path."""
     if _ALIKE not in function.memo:
         function.memo[_ALIKE] = _run_alike(function)
     alike: bool = function.memo[_ALIKE]
@@ -150,13 +141,11 @@ def _run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a store to global memory is inside of a loop. This is typical of a kernel whose blocks compute
-    several tiles of the result."""
+    """Return whether a loop stores to global memory, as in blocks that compute several tiles of the result."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
-            # Detecting natural loops does not work here, because the header of a loop need not be its first block in
-            # the text.
+            # Natural loops cannot be used, because the header of a loop need not be its first block in the text.
             reached: set[int] = set()
             waiting = list(following[block.index])
             while waiting:
@@ -171,19 +160,19 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that have no effect when a waiting loop repeats them, until another thread changes memory."""
+"""Atomic operations without effect if a waiting loop repeats them before another thread changes memory."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
 def spins(block: BasicBlock) -> bool:
-    """Return whether a basic block is a loop in which a thread only waits for other threads."""
+    """Return whether a basic block is a loop that only waits for other threads."""
     last = block.instructions[-1]
     if last.opcode != "bra" or last.predicate is None or not isinstance(last.operands[0], Symbol):
         return False
     if last.operands[0].name not in block.labels or not any(ins.opcode in _LOOKS for ins in block.instructions):
         return False
     written: set[str] = set()
-    carried: set[str] = set()  # Registers that the block reads before it writes them.
+    carried: set[str] = set()  # Registers whose value comes from before the block.
     for ins in block.instructions:
         if ins.opcode in _ACTS or (ins.opcode == "atom" and not _NEVER_PROGRESS & set(ins.modifiers)):
             return False
@@ -202,10 +191,10 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return (read, written): the pointers through which a kernel reads global memory and writes global memory.
+    """Return the pointers through which a kernel reads and writes global memory, as (read, written).
 
-    Each pointer is given by the name of a parameter or variable. An atomic operation whose result is not used counts
-    only as a write. If the origin of an address is unknown, return None. The result is cached in the function.
+    Each pointer is the name of a parameter or variable. An atomic operation whose result is unused counts only as a
+    write. Return None if the origin of an address is unknown.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)
@@ -231,8 +220,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables on which an instruction's addresses are based. If the origin of an address is
-    unknown, return None."""
+    """Return the parameters and variables at which an instruction's addresses start, or None if unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -1,13 +1,9 @@
-"""Find PTX instructions that the assembler removes, or combines with the instruction that uses their result.
+"""Find PTX instructions that the assembler removes or combines with the instruction that uses their result.
 
-One machine instruction can do the work of several PTX instructions. Machine instructions accept a literal or a value in
-constant memory as one operand, a literal offset in an address, and the negative or absolute value of a floating-point
-operand. IADD3 adds three integers, and LEA adds a shifted integer. LOP3 computes a logic function of three inputs.
-IMAD.WIDE adds a product and a 64-bit base. ISETP.AND compares two numbers and combines the result with a predicate.
-
-PTX is not in SSA form: where paths merge, each path writes the same register, usually by a copy. If the source and the
-destination of a copy never have different values that are still needed, the assembler uses one machine register for
-both, and the copy disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
+IADD3 adds three integers, LEA adds a shifted integer, LOP3 computes any logic function of three inputs, IMAD.WIDE adds
+a product to a 64-bit base, and ISETP.AND combines a comparison with a predicate. Machine instructions also accept
+literals, constant memory, address offsets and negated operands directly. Copies disappear if source and destination can
+share a register (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
 from kernrec.ptx.analysis.def_use import DefUse
@@ -18,7 +14,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """Return (destination, source) if an instruction copies a virtual register. Otherwise, return None."""
+    """Return (destination, source) if an instruction copies a virtual register, else None."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -57,8 +53,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Return the registers with which each register of `named` cannot share a machine register, because both are needed
-    at the same time with different values."""
+    """Return, for each register of `named`, the registers that hold another value at the same time."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -77,7 +72,7 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
 
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
-# Opcodes of instructions that accept neither a literal nor an operand in constant memory.
+# Opcodes that accept neither a literal nor an operand in constant memory.
 _REGISTERS_ONLY = _ACCESS | {
     "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix",
 }  # fmt: skip
@@ -88,19 +83,18 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function without calls. The entry is empty for a
-    PTX instruction that is folded into another one.
+    """Return the machine instructions of each PTX instruction. The entry of a folded instruction is empty.
 
     Args:
-        function: The function.
-        def_use: Writers and readers of its registers.
-        divergent: Registers that may differ between the threads of a warp.
+        function: function without calls.
+        def_use: writers and readers of its registers.
+        divergent: registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 
 
 class _Folding:
-    """Decides which PTX instructions of one function are folded."""
+    """Folds the PTX instructions of one function."""
 
     def __init__(self, function: Function, def_use: DefUse, divergent: set[str]) -> None:
         self.function = function
@@ -128,8 +122,6 @@ class _Folding:
                 self.cost[position] = self._constant(position, ins)
         return self.cost
 
-    # Uses of a value
-
     def _readers(self, ins: Instruction) -> list[int]:
         return [reader for name in ins.results for reader in self.def_use.readers.get(name, ())]
 
@@ -143,14 +135,12 @@ class _Folding:
     def _all_take_constants(self, ins: Instruction) -> bool:
         return all(self._takes_constant(reader) for reader in self._readers(ins))
 
-    # Moves and constants
-
     def _move(self, position: int, ins: Instruction, read: set[str]) -> Cost:
         if ins.opcode == "cvta" or not self.cost[position]:
             return _NOTHING
         to, source = ins.operands[0], ins.operands[1]
         if isinstance(to, Vector):
-            # Unpacking needs no machine instruction, because it only gives names to the halves of a register.
+            # Unpacking is free, because it only names the halves of a register.
             return _NOTHING
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
@@ -176,17 +166,16 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the machine instructions of a PTX instruction whose operands are equal in all threads of a warp.
+        """Return the machine instructions of a PTX instruction that runs on the uniform datapath.
 
-        The uniform datapath executes integer arithmetic. A division needs no reconvergence, because threads do not
-        diverge.
+        A division needs no reconvergence there, because threads do not diverge.
         """
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
 
     def _constant(self, position: int, ins: Instruction) -> Cost:
-        """Return the machine instructions of a load from constant memory. Parameters are in constant memory, too."""
+        """Return the machine instructions of a load from constant memory or from a parameter."""
         address = ins.operands[-1]
         if isinstance(address, Address) and isinstance(address.base, Register):
             uniform = address.base.name not in self.divergent
@@ -194,8 +183,6 @@ class _Folding:
         if self._only_writer(ins) and self._all_take_constants(ins):
             return _NOTHING
         return (("move", _moves(ins)),)
-
-    # Arithmetic
 
     def _fold(self, position: int, ins: Instruction) -> None:
         kind = ins.modifiers[-1] if ins.modifiers else ""
@@ -244,8 +231,9 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold an instruction that computes an operand into this instruction, if its opcode is one of `opcodes` and
-        nothing else reads its result."""
+        """Fold the instruction that computes an operand if its opcode is in `opcodes` and its result has no
+        other use.
+        """
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -259,8 +247,7 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Return the only instruction that computes an operand. Return None if there are several, or if it is in
-        another basic block or predicated."""
+        """Return the instruction that computes an operand, or None if it is predicated, elsewhere or one of several."""
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)
@@ -297,9 +284,10 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of moving the literal factor of a product to a register. This is necessary if the sum also
-        has an operand in constant memory, because IMAD.WIDE accepts only one constant. The cost is counted once per
-        basic block and literal."""
+        """Return the cost of moving the literal factor of a product to a register, once per basic block and literal.
+
+        The move is necessary if the sum also reads constant memory, because IMAD.WIDE accepts only one constant.
+        """
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -312,7 +300,7 @@ class _Folding:
         return (("move", 1),)
 
     def _drop_widening(self, operand: object) -> None:
-        """Remove the cost of a sign extension to 64 bits if LEA and IADD3 perform it themselves."""
+        """Remove the cost of a sign extension that LEA and IADD3 perform themselves."""
         writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
         if writer is not None and self.instructions[writer].opcode == "cvt":
             readers = self._readers(self.instructions[writer])
@@ -322,9 +310,8 @@ class _Folding:
     def _select(self, position: int, ins: Instruction) -> None:
         """Replace a select instruction by computing the selected value under a predicate.
 
-        If one of two literals is selected and then only added to a register, the assembler computes both sums, the
-        second under a predicate. If a literal is zero, its sum is just a move. If the sum replaces the register to
-        which it is added, as in a loop, the assembler computes it in another register and copies it back.
+        If one of two literals is selected and only added to a register, the assembler computes both sums. A sum with a
+        zero literal is a move. A sum that replaces its own operand, as in a loop, takes another register and a copy.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added

@@ -1,10 +1,7 @@
-"""Find buffers that contain indices into other buffers. A buffer contains indices if a value that is loaded from it is
-part of the address of another memory access.
+"""Find buffers that contain indices into other buffers, as `index` does in `x[index[i] * c + j]`.
 
-In `x[index[i] * c + j]`, the buffer `index` contains indices into `x` in steps of `c` elements. Row offsets of a sparse
-matrix, as in `for (j = offsets[r]; j < offsets[r + 1]; ++j) x[j]`, are distinguished from other indices, because the
-code compares them with each other. The analysis ignores branches, and is repeated until the result no longer changes.
-It may therefore report an index that no execution uses.
+Row offsets of a sparse matrix are recognized because the code compares them with each other. The analysis ignores
+branches, so it may report an index that no execution uses.
 """
 
 from collections.abc import Mapping
@@ -20,37 +17,34 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""Distance in bytes between the elements that consecutive indices select, as (number, names of kernel parameters). The
-distance is the product of the number and the values of the parameters."""
+"""Bytes between the elements that consecutive indices select: (number, kernel parameters to multiply it by)."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Buffer whose values are indices into other buffers. Kernel parameters identify the buffers."""
+    """Buffer whose values are indices into other buffers."""
 
     targets: Mapping[str, Step]
-    """For each indexed buffer, the distance in bytes between the elements of consecutive indices."""
+    """Distance in bytes between the elements of consecutive indices, keyed by the indexed buffer."""
     ascending: bool
-    """Whether consecutive values are the ends of ranges, like the row offsets of a sparse matrix."""
+    """Whether consecutive values are the ends of ranges, like row offsets."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """How the value of a register was computed."""
-
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Loaded values that the register's value contains as terms, each as (buffer, factor). The factor is None if the
-    register's value is not a linear function of the loaded value."""
+    """Loaded values in the register's value, as (buffer, factor). The factor is None if the value is not a linear
+    function."""
     factor: Step | None = None
-    """Value of the register, if it is a product of numbers and parameters; else None."""
+    """Value of the register if it is a product of numbers and parameters, else None."""
 
 
 _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Return an `Index` for each kernel parameter that points to a buffer of indices, keyed by parameter name."""
+    """Return the `Index` of each kernel parameter that points to indices, keyed by parameter name."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)
@@ -90,7 +84,6 @@ def _value(operand: Operand, values: Mapping[str, _Value]) -> _Value:
 
 
 def _follow(ins: Instruction, function: Function, values: dict[str, _Value]) -> None:
-    """Record in `values` how an instruction computes its result."""
     if not ins.results:
         return
     result = _result(ins, function, values)

@@ -1,8 +1,6 @@
-"""Map PTX instructions to hardware pipes, issue slots and latencies.
+"""Estimate the machine instructions that a warp issues for PTX, by class, and their latencies (sm_75 to sm_120).
 
-A GPU does not execute PTX: the assembler converts a PTX instruction to none, one or several machine instructions. This
-module estimates the machine instructions that a warp issues on sm_75 to sm_120, keyed by class. Each of them takes an
-issue slot. A PTX instruction becomes:
+A PTX instruction becomes:
 
 - 1 machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift and compare (IADD3, LOP3, SHF,
   ISETP), 32-bit and wide multiply-add (IMAD, IMAD.WIDE), load, store, special function (MUFU), f16 or bf16 to f32;
@@ -11,7 +9,7 @@ issue slot. A PTX instruction becomes:
 - about 80: division and remainder of 64-bit integers; about 9: IEEE division and square root of f32.
 
 The numbers above 2 were counted in the assembler's output. A packed f32x2 operation counts as 2: it saves an issue
-slot, but no time on the FMA pipe. `mov`, `cvta` and packing form a class, because the assembler removes most of them.
+slot, but no time on the FMA pipe.
 """
 
 import re
@@ -27,7 +25,7 @@ CLASSES = (
 )  # fmt: skip
 
 Cost = tuple[tuple[str, int], ...]
-"""Machine instructions of one PTX instruction, as pairs of a class and a number of instructions."""
+"""Machine instructions of a PTX instruction, as pairs (class, number)."""
 
 _LOGIC = frozenset(
     {
@@ -119,15 +117,14 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""Product m * n * k of the largest `mma` instruction, keyed by type of the matrix A (PTX ISA, shapes of `mma`)."""
+"""Product m * n * k of the largest `mma` instruction, keyed by the type of matrix A (PTX ISA, shapes of `mma`)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a `wmma` instruction. A multiplication costs as many `mma` instructions as cover its shape. A
-    load or store costs one access for every 4 bytes per lane."""
+    """Return the cost of a `wmma` instruction: `mma` instructions for its shape, or accesses of 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -182,30 +179,28 @@ def _convert(modifiers: tuple[str, ...]) -> Cost:
     return (("mov", 1),)
 
 
-# Clocks from the issue of an instruction to the issue of one that uses its result, rounded. Sources: Jia et al.,
-# "Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv
-# 2208.11174. The 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060. One figure serves all
-# generations, because they differ by a few clocks only.
+# Clocks until another instruction can use a result, rounded. Sources: Jia et al., "Dissecting the NVIDIA Turing T4 GPU
+# via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv 2208.11174. The 23 clocks of shared memory
+# were also measured on an RTX 2070 and an RTX 3060. Generations differ by only a few clocks.
 _LATENCY_CLK = {
     "fma32": 4, "alu": 4, "setp": 6, "imad": 5, "wide64": 5, "f16": 5, "f64": 8, "mov": 0, "cvt": 14, "mufu": 20,
     "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
-# Atomic addition in shared memory that returns the old value. It is assumed to take twice as long as a load.
+# Assume that an atomic addition in shared memory takes twice as long as a load, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Number of columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and
-32 bytes along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet)."""
+"""Columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and 32 bytes
+along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet)."""
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum number of clock cycles that a warp needs for a basic block. This is the latency of the longest
-    dependency chain, but at least one clock cycle per instruction.
+    """Return the minimum number of clock cycles that a warp needs for a basic block.
 
-    Loads from global memory count as 0 clock cycles, because their latency depends on the caches
-    (`dependence.load_depths` counts them).
+    The result is the latency of the longest dependency chain, but at least one clock per instruction. Loads from global
+    memory count as 0, because `dependence.load_depths` counts them.
     """
-    ready: dict[str, int] = {}  # register -> clock at which its value is available
+    ready: dict[str, int] = {}  # Clock at which the value of each register is available.
     last, issued = 0, 0
     for ins in block.instructions:
         cost = classify(ins)
@@ -229,7 +224,7 @@ def _wgmma_columns(ins: Instruction) -> int:
 
 
 MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
-"""Classes of machine instructions that `machine_cost` distinguishes in addition to those of `classify`."""
+"""Classes of machine instructions that only `machine_cost` distinguishes."""
 
 _F32 = ("f32", "f32x2")
 _LONG = ("s64", "u64", "b64", "f64")
@@ -238,7 +233,7 @@ _PACKED = ("u32", "s32", "u16")
 _NEAR = frozenset({"rn", "rz"})
 """Rounding modes that the instruction I2FP supports."""
 
-# Without .ftz, special functions of f32 scale their operand and result to keep denormal values.
+# Without .ftz, f32 special functions scale their operand and result to keep denormal values.
 _APPROXIMATE = {
     "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
     "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
@@ -254,7 +249,7 @@ _DOUBLE = {
     "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
     "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
 }
-# Costs of dividing 32-bit integers by a value that is not a literal.
+# Division of 32-bit integers by a value that is not a literal.
 _INTEGER = {
     ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
     ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
@@ -264,7 +259,7 @@ _INTEGER = {
 
 
 AGGREGATED = "warp_aggregated"
-"""Modifier that marks atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
+"""Modifier of atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
 _AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic", 1))  # S2R, VOTEU, UFLO, POPC, ISETP
 
 
@@ -284,7 +279,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """If `classify` is imprecise for an instruction, return its exact machine instructions. Otherwise, return None."""
+    """Return the exact machine instructions of an instruction for which `classify` is imprecise, else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)
@@ -343,7 +338,7 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions of a basic block by class. Each PTX instruction is converted separately."""
+    """Return the machine instructions of a basic block by class, without folding."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in classify(ins):

@@ -1,10 +1,7 @@
-"""Estimate how many registers a kernel needs from its PTX: the maximum number of 32-bit values that are live at the
-same time.
+"""Estimate the registers of a kernel from its PTX: the maximum number of 32-bit values that are live at the same time.
 
-PTX has an unlimited number of registers, which the assembler maps to those of the GPU. The assembler saves registers by
-recomputing addresses and by keeping only one half of some 64-bit values. It needs additional registers for loads that
-it moves ahead. For the library's kernels, the estimate is 0 to 30 % higher than the assembler's number. kernrec uses
-the estimate only if no assembler is installed.
+The estimate is 0 to 30 % higher than the assembler's number for the library's kernels. kernrec uses it only if no
+assembler is installed.
 """
 
 from collections.abc import Iterable
@@ -16,7 +13,7 @@ _LIVE = "live registers"
 
 
 def live_before(function: Function) -> list[set[str]]:
-    """Return the registers that are live at the start of each basic block. The result is cached in the function."""
+    """Return the registers that are live at the start of each basic block."""
     if _LIVE not in function.memo:
         function.memo[_LIVE] = _live_before(function)
     before: list[set[str]] = function.memo[_LIVE]
@@ -59,12 +56,12 @@ def _live_after(function: Function, index: int, before: list[set[str]]) -> set[s
 
 
 def live_registers(function: Function) -> int:
-    """Return the maximum number of 32-bit registers that are live at the same time in a function."""
+    """Return the maximum number of 32-bit registers that are live at the same time."""
     return max(live_by_block(function), default=0)
 
 
 def live_by_block(function: Function) -> list[int]:
-    """Return, for each basic block, the maximum number of 32-bit registers that are live at the same time."""
+    """Return the maximum number of 32-bit registers that are live at the same time in each basic block."""
     sizes: dict[str, int] = {}
 
     def size(names: Iterable[str]) -> int:

@@ -1,10 +1,8 @@
-"""Estimate the machine instructions that a warp issues for each basic block after assembly.
+"""Estimate the machine instructions of each basic block after assembly, including the effects of control flow.
 
-`machine_cost` estimates the machine instructions of a single PTX instruction, and `folding` finds PTX instructions that
-are combined with others. This module adds the effects of control flow. The assembler replaces a branch over a short
-piece of code by predicates, so every warp executes that piece. If the threads of a warp may diverge, two more machine
-instructions (BSSY and BSYNC) make them reconverge. `tools/evidence counters` compares the result with the hardware
-counters of a GPU.
+The assembler replaces branches over short code by predicates, so every warp executes this code. Threads that may
+diverge need two more machine instructions (BSSY and BSYNC). `tools/evidence counters` compares the result with GPU
+counters.
 """
 
 from collections import Counter
@@ -24,14 +22,13 @@ _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "mov
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers whose values may differ between the threads of a warp.
 
-    A register diverges if its value depends on the thread index, on a load with a divergent address, on an atomic
-    operation or on a warp exchange. It also diverges if some writes, but not all, are in code that a divergent branch
-    may skip. This code is assumed to lie between the branch and its target, as compilers order it. Finally, a register
-    diverges if it is written in a loop that threads leave at different times, and read after the loop.
+    Such values depend on the thread index, on a divergent load, on an atomic operation or on a warp exchange. A
+    register also diverges if only some threads may write it, because of a divergent branch or because they leave a loop
+    early. Skipped code is assumed to lie between a branch and its target, as compilers order it.
     """
     instructions = function.instructions
     divergent: set[str] = set()
-    regions: set[int] = set()  # Divergent branches whose effect on later code was already taken into account.
+    regions: set[int] = set()  # Divergent branches that were already handled.
     work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
     work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
@@ -47,8 +44,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Values differ between threads if only some threads wrote the register, or if some left a loop
-                    # earlier than others.
+                    # Values differ if only some threads wrote the register, or if some threads left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
@@ -64,17 +60,14 @@ def _under(function: Function, position: int) -> range:
 
 
 _MOST_PREDICATED = 8
-"""Maximum number of machine instructions that the assembler executes under predicates instead of branching
-over them."""
+"""Maximum number of machine instructions that the assembler predicates instead of branching over them."""
 _MOST_PREDICATED_LOADING = 20
-"""Value of `_MOST_PREDICATED` for code that loads from global memory. It is higher, because a branch would delay the
-load. Both limits were found by compiling code of various lengths, with arithmetic, loads and stores, with ptxas 13.5
-for sm_75, sm_86, sm_90 and sm_120."""
+"""Value of `_MOST_PREDICATED` for code that loads from global memory: a branch would delay the load. Both limits were
+measured by compiling code of various lengths with ptxas 13.5 for sm_75, sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of branches in one piece of machine code whose predicates must be kept in registers until a load has
-finished. A thread has seven predicates (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is
-assumed to use one. ptxas 13 keeps five loads with such predicates in flight. A predicate that guards only loads can be
-reused as soon as these loads are issued, so ptxas 13.5 keeps sixteen of them in flight."""
+"""Maximum number of predicates that one piece of machine code keeps until a load has finished. A thread has seven (P0
+to P6 in NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop uses one. A predicate that guards only loads is
+free again once they are issued: ptxas 13 keeps five loads in flight, but sixteen such loads."""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {
@@ -85,8 +78,7 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """For each basic block of a function without calls, return the number of machine instructions by class. The result
-    is cached in the function."""
+    """Return the machine instructions of each basic block of a function without calls, by class."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -96,8 +88,8 @@ def lowered(function: Function) -> list[dict[str, int]]:
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
     """Group the basic blocks of a function into pieces within which the assembler moves instructions freely.
 
-    The assembler can move instructions across a branch that it has replaced by a predicate. For example, if an unrolled
-    loop checks the bounds before each load, the machine code issues all loads first and then waits once.
+    The assembler can move instructions across a branch that it has replaced by a predicate. If an unrolled loop checks
+    the bounds before each load, for example, the machine code issues all loads first and then waits once.
 
     Args:
         function: function without calls.
@@ -143,7 +135,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target of the conditional branch that ends a basic block. If no such branch ends it, return None."""
+    """Return the target of the conditional branch that ends a basic block, or None if there is no such branch."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -165,8 +157,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return the basic blocks whose conditional branch the assembler replaces by predicates. Add the costs of the
-        code that such a branch skips to the costs of the block before it."""
+        """Return the blocks whose branch becomes predicates, and charge them for the code that the branch skips."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -189,7 +180,9 @@ class _Lowering:
 
     def _reconverge(self, predicated: set[int]) -> None:
         blocks = self.function.blocks
-        joins: dict[int, int] = {}  # block where threads reconverge -> first block with a divergent branch to it
+        joins: dict[
+            int, int
+        ] = {}  # Maps the block where threads reconverge to the first block with a divergent branch to it.
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

@@ -1,12 +1,8 @@
-"""Merge memory accesses as the assembler does: adjacent accesses to shared memory, and atomic operations of a warp.
+"""Merge memory accesses as the assembler does: adjacent shared-memory accesses, and atomic operations of a warp.
 
-Compilers generate a separate PTX instruction for each of several neighboring words of shared memory. The assembler
-merges two or four of these accesses (LDS.64, LDS.128, STS.128) if it can prove that the address is a multiple of the
-merged width. It does not know the alignment of pointers to global memory, so it does not merge accesses to global
-memory. In register-tiled matmuls, ptxas 13 merges 16 one-word and 4 two-word loads into 6 four-word loads.
-
-This module computes the alignment of an address from literals, shifts, sums, products and addresses of variables. It
-assumes that the number of threads is unknown.
+The assembler merges two or four accesses (LDS.64, LDS.128, STS.128) if the address is a provable multiple of the merged
+width. It does not merge accesses to global memory, because it does not know the alignment of pointers. In
+register-tiled matmuls, ptxas 13 merges 16 one-word and 4 two-word loads into 6 four-word loads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +15,11 @@ from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
 from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
-_WIDEST = 16  # Bytes per merged access.
-_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # Types of accesses that can be merged.
+_WIDEST = 16
+_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""Known low bits of a number, as (number of known bits, value of these bits)."""
+"""Known low bits of a number: (number of known bits, their value)."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -35,7 +31,7 @@ _MEMORY = frozenset(
 
 
 def with_wide_accesses(module: Module, kernel: str) -> Module:
-    """Return the module after merging adjacent accesses to shared memory in a kernel and its callees."""
+    """Return a copy of the module with merged accesses to shared memory in a kernel and its callees."""
     functions = {
         name: function if function.entry and name != kernel else _joined(function, module)
         for name, function in module.functions.items()
@@ -45,16 +41,15 @@ def with_wide_accesses(module: Module, kernel: str) -> Module:
 
 @dataclass(frozen=True)
 class _Access:
-    """Access to shared memory that may be merged with others."""
+    """Access to shared memory that may be merged with adjacent ones."""
 
     position: int
     """Index of the instruction in the function."""
     offset: int
-    """Offset in bytes from the address register."""
+    """Offset from the address register in bytes."""
     unit: int
-    """Size of an element in bytes."""
     items: tuple[Operand, ...]
-    """Registers that receive the loaded elements, or values that are stored."""
+    """Registers that receive the elements, or stored values."""
 
     @property
     def bytes(self) -> int:
@@ -89,8 +84,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield groups of accesses as (address register, accesses, whether they are loads). The accesses of a group use the
-    same address register and do not conflict with each other."""
+    """Yield (address register, accesses, whether they are loads) for each group of accesses that do not conflict."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -121,7 +115,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return (address register, access to shared memory). The access is None if it cannot be merged."""
+    """Return (address register, access to shared memory). The access is None if it cannot merge with neighbors."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -139,8 +133,7 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Yield groups of accesses that together cover 16 aligned bytes or, if that is impossible, 8 aligned bytes. `base`
-    contains the known low bits of the address register."""
+    """Yield groups of accesses that together cover 16 or, if that is impossible, 8 aligned bytes."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -175,8 +168,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Known low bits of the registers of a function. A bit of a register is known if all instructions that write the
-    register give it the same value."""
+    """Low bits of a function's registers that are the same in every instruction that writes the register."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -185,7 +177,7 @@ class _KnownBits:
         self._known: dict[str, _LowBits | None] = {}
 
     def of(self, register: Register) -> _LowBits:
-        # Start with every register unknown, and repeat, because registers in loops depend on each other.
+        # Repeat until nothing changes, because registers in loops depend on each other.
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
@@ -255,8 +247,7 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the known low bits of the product of two numbers, given the known low bits of each. The product is (x +
-    2**a u) (y + 2**b v), where u and v are unknown."""
+    """Return the known low bits of a product: (x + 2**a u) (y + 2**b v) with unknown u and v."""
     (a, x), (b, y) = first, second
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
@@ -275,8 +266,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Mark the atomic operations that the assembler combines within a warp with the modifier `AGGREGATED`, in a copy of
-    the function. The function must contain no calls."""
+    """Add the modifier `AGGREGATED` to atomic operations that the assembler combines within a warp, in a copy."""
     marked = set(_combined(function))
     if not marked:
         return function
@@ -291,7 +281,7 @@ def _combined(function: Function) -> Iterator[int]:
     if not any(ins.opcode in ("atom", "red") for ins in function.instructions):
         return
     if any(ins.opcode == "call" for ins in function.instructions):
-        return  # A callee may do anything with the registers.
+        return  # A callee may write any register.
     function = with_local_names(function)
     def_use = DefUse.of(function)
     divergent = divergent_registers(function, def_use)
@@ -309,8 +299,7 @@ def _combined(function: Function) -> Iterator[int]:
 
 
 def _combines(ins: Instruction, uniform: bool, is_read: bool) -> bool:
-    """Return whether the assembler combines the atomic operations of a warp's lanes on one address into a single
-    operation.
+    """Return whether the assembler combines the atomic operations of a warp on one address.
 
     Args:
         uniform: whether all lanes use the same operand.

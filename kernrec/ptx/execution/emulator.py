@@ -1,14 +1,15 @@
 """Emulate PTX on the CPU with the compiled engine, and count events exactly.
 
-Counters are totals over the blocks that were emulated. `issue.<class>` is the number of machine instructions that warps
-issue, as `analysis.issue_cost` estimates it; `issue` is the sum over all classes. `lanes` is the number of active lanes
-of these instructions. It includes lanes whose predicate is off, because the warp issues the instruction anyway.
-`shared.{load,store,atomic}_{wavefronts,ideal}` count wavefronts of shared memory, actual and without bank conflicts.
-`shared.atomic_repeats` counts the additional wavefronts that would be needed if lanes that add 1 to the same word did
-so one after another. `barriers` is the number of barriers that blocks passed.
-`global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and `local.{read,write}_{sectors,requests,bytes}` count
-accesses. `atomic.<buffer>` and `atomic.shared` count atomic operations of lanes. `mma.<type>` counts operations of
-tensor cores. On request, `lanes.<class>` is the part of `lanes` that belongs to a class.
+Counters are totals over the emulated blocks:
+
+- `issue.<class>`: machine instructions that warps issue, as `analysis.issue_cost` estimates them; `issue`: their sum
+- `lanes`, and `lanes.<class>` on request: active lanes of these instructions, including lanes whose predicate is off
+- `shared.{load,store,atomic}_{wavefronts,ideal}`: wavefronts of shared memory, with and without bank conflicts
+- `shared.atomic_repeats`: additional wavefronts if lanes that add 1 to the same word did so one after another
+- `barriers`: barriers that blocks passed
+- `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`, `local.{read,write}_{sectors,requests,bytes}`
+- `atomic.<buffer>`, `atomic.shared`: atomic operations of lanes
+- `mma.<type>`: operations of tensor cores
 """
 
 import os
@@ -40,10 +41,9 @@ from kernrec.ptx.state.launch_layout import (
 from kernrec.ptx.state.results import Array, BudgetError, Counts, EmulationError, location
 from kernrec.util.engine import module as engine
 
-_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults that the engine reports
+_UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Matches the place in an engine message that stands for an instruction. It contains the instruction's index in the
-function."""
+"""Matches the number that stands for an instruction in an engine message: the instruction's index in the function."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -60,11 +60,8 @@ def emulate(
     place.
 
     Args:
-        module: module from `parse`.
-        launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters,
-            the blocks must form whole clusters.
-        count: whether to count events.
+        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, the blocks
+            must form whole clusters.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.
         check_races: whether a data race in shared memory is an error. In a race, two threads access the same byte
@@ -89,7 +86,7 @@ def emulate(
 
 
 def check_block(module: Module, launch: KernelLaunch) -> None:
-    """Raise `UsageError` if the kernel was not compiled for the launch's block size, which CUDA would refuse."""
+    """Raise `UsageError` if the kernel was compiled for a different block size than the launch's."""
     if (function := module.functions.get(launch.entry)) is None:
         return
     threads, required = prod(launch.block), function.directives.get("reqntid")
@@ -105,7 +102,7 @@ def check_block(module: Module, launch: KernelLaunch) -> None:
 
 
 class Emulation:
-    """Emulated launch whose thread blocks can be run a few at a time.
+    """Emulated launch that can run a few thread blocks at a time.
 
     Raises:
         EmulationError: as `emulate`.
@@ -126,11 +123,10 @@ class Emulation:
         together, most = self._clusters.size, options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
-        """Number of thread blocks that are emulated at the same time."""
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None if the options have no `lowering`."""
+        """Machine instructions of each basic block by class, or None without `EmulationOptions.lowering`."""
         self.pieces = [[block] for block in function.blocks]
-        """Basic blocks of the kernel, in groups that the assembler merges into one piece of machine code."""
+        """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
             self.pieces = straightened(function, self.lowered)
         self._options = options
@@ -149,8 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Return the launch in the engine. `merged` contains the indices of the basic blocks that the assembler merges
-        with the previous basic block."""
+        """Return the launch in the engine. The blocks in `merged` belong to the previous block's machine code."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True
@@ -176,11 +171,10 @@ class Emulation:
             )  # fmt: skip
 
     def set_arguments(self, arguments: Sequence[bytes]) -> None:
-        """Replace the arguments of the launch."""
         self._kernel.set_parameters(pack_arguments(self.function, arguments, {}, {}))
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
-        """Run the thread blocks with these linear numbers (x fastest), and return their counts."""
+        """Run the thread blocks with these linear numbers (x fastest) and return their counts."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
@@ -209,26 +203,25 @@ class Emulation:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """Return the errors in memory accesses that the checks (`EmulationOptions.checked`) have found so far."""
+        """Return the memory errors that the checks (`EmulationOptions.checked`) have detected so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Return how much data each instruction has moved so far. The list is empty if memory accesses are not
-        checked."""
+        """Return the data that each instruction has moved so far. The list is empty without memory checks."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
-        """Return (basic block, number of warps that have run it, number of their active lanes) for each basic block."""
+        """Return (basic block, number of warps that ran it, number of their active lanes) for each basic block."""
         return list(zip(self.function.blocks, self._warps.tolist(), self._lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
-        """Return the accesses of each watched block to global memory, keyed by the block's linear number."""
+        """Return each watched block's accesses to global memory, keyed by the block's linear number."""
         watched = self._kernel.watches()
         return {block: block_accesses(each, self._buffers, self._sizes) for block, each in watched.items()}
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of every cluster that contains one of the given blocks."""
+        """Return all blocks of the clusters to which the given blocks belong."""
         return self._clusters.complete(block_numbers)
 
     def unsupported(self) -> list[str]:
@@ -237,7 +230,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """For each basic block, the number of machine instructions by class; empty if no warp ran the block."""
+        """Return the machine instructions of each basic block by class, or no entry if no warp ran the block."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}
@@ -249,10 +242,9 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of a thread block has run each basic block so far, as an array of shape (basic
-        blocks, warps).
+        """Return how often each warp of a watched block has run each basic block, with shape (basic blocks, warps).
 
-        The counts of all thread blocks are added. They are zero if `EmulationOptions.watched` is empty.
+        The array contains the sum over all thread blocks, or zeros if no block is watched.
         """
         return self._by_warp.copy()
 
@@ -289,7 +281,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The compiler decides what these two parts of the reserved memory contain. They must only not overlap.
+        # The compiler decides on the content of these two parts of reserved memory. They must only not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }
@@ -304,11 +296,8 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster, x first. The number is compiled into the kernel, or the launch states
-    it.
-
-    Raises:
-        UsageError: kernel and launch state different numbers, or the grid does not consist of whole clusters.
+    """Return the number of blocks per cluster, x first, as the kernel or the launch states it. Raise `UsageError` if
+    kernel and launch state different numbers, or the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

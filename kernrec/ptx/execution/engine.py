@@ -25,20 +25,20 @@ class SiteCounts(NamedTuple):
     lanes: int
     bytes: int
     moved: int
-    """Number of sectors of global memory, or of wavefronts of shared memory."""
+    """Number of sectors of global memory, or wavefronts of shared memory."""
     ideal: int
-    """Number of wavefronts that would be needed without bank conflicts."""
+    """Number of wavefronts without bank conflicts."""
     atomics: int
 
 
 class RawFinding(NamedTuple):
-    """Finding of the engine's checks, as the engine reports it (engine/checks.h)."""
+    """Finding of the engine's checks (engine/checks.h)."""
 
     kind: str
     source: int
-    """Index, in the function, of the instruction that the finding is about."""
+    """Index of the instruction in the function."""
     other: int
-    """Index of the instruction of the other access, or -1 if the finding is about one access."""
+    """Index of the other access's instruction, or -1 if only one access is involved."""
     block: str
     thread: str
     other_block: str
@@ -49,22 +49,19 @@ class RawFinding(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Function in the form of the engine's flat arrays. All launches of the function share it."""
+    """Function as flat arrays, shared by all its launches."""
 
     names: list[str]
-    """Opcodes with their modifiers."""
     instructions: np.ndarray[Any, Any]
-    """For each instruction: (index of the name, number of operands, guard register, whether the guard is negated). The
-    guard register is -1 if the instruction has no guard."""
+    """For each instruction: index of the name, number of operands, guard register or -1, whether the guard is
+    negated."""
     operands: np.ndarray[Any, Any]
-    """For each operand in preorder: (kind, number, value). The number is the index of a register or symbol, or how many
-    parts a compound operand has."""
+    """For each operand in preorder: kind, number (index of a register or symbol, or number of parts), value."""
     blocks: np.ndarray[Any, Any]
-    """For each basic block: its first instruction, its number of instructions, and four flags. The flags say whether
-    the block's last instruction transfers control, whether the lanes of a warp run its first instruction together,
-    whether threads wait in the block, and whether the block continues the previous block's piece of machine code."""
+    """For each basic block: first instruction, number of instructions, and four flags. The flags say whether the last
+    instruction transfers control, whether a warp's lanes run the first instruction together, whether threads wait in
+    the block, and whether the block belongs to the previous block's piece of machine code."""
     widths: list[int]
-    """Size of each register in bits."""
     specials: list[str]
     symbols: list[str]
 
@@ -75,7 +72,7 @@ def known_opcodes() -> frozenset[str]:
 
 
 def encoded(function: Function) -> Code:
-    """Return a function as flat arrays. The result is cached in the function."""
+    """Return a function as flat arrays."""
     code: Code | None = function.memo.get(Code)
     if code is None:
         code = function.memo[Code] = _Encoder(function).code()
@@ -83,8 +80,6 @@ def encoded(function: Function) -> Code:
 
 
 class _Encoder:
-    """Encoder of a function as the flat arrays that the engine reads."""
-
     def __init__(self, function: Function) -> None:
         self._function = function
         self._names: dict[str, int] = {}
@@ -185,6 +180,5 @@ def _flat(rows: Sequence[tuple[int, ...]]) -> np.ndarray[Any, Any]:
 
 
 def signed(value: int) -> int:
-    """Return the signed 64-bit integer with the bits of `value`."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value

@@ -1,1 +1,1 @@
-"""Represent PTX as data: parser, program, and inlining of calls."""
+"""Parse PTX and represent it as data."""

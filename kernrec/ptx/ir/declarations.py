@@ -1,4 +1,4 @@
-"""Parse declarations of variables in PTX: state space, type, alignment, size, initial values (PTX ISA, section 5)."""
+"""Parse declarations of variables (PTX ISA, section 5)."""
 
 import re
 import struct
@@ -10,17 +10,17 @@ INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 _OCTAL = re.compile(r"[+-]?0[0-7]+")
 
 OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
-"""Types of the variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
+"""Types of variables for textures, samplers and surfaces (PTX ISA, section 5.3)."""
 
 MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
-"""Maximum size of a variable in bytes, keyed by state space. The limits are upper bounds of what GPUs have: at most 227
-KiB of shared memory per block and 512 KiB of local memory per thread (CUDA C++ Programming Guide, technical
-specifications), and 32,764 bytes of parameters per kernel (PTX ISA, section 5.1.6). The limits for constant and global
-variables are kernrec's own."""
+"""Maximum size of a variable in bytes, keyed by state space.
+
+GPUs have at most 227 KiB of shared memory per block and 512 KiB of local memory per thread (CUDA C++ Programming Guide,
+technical specifications). PTX ISA, section 5.1.6, limits parameters. The `const` and `global` limits are kernrec's
+own."""
 
 MOST_REGISTERS = 1 << 18
-"""Maximum number of registers of a function. kernrec limits it, because the emulator allocates a row for each
-register."""
+"""Maximum number of registers of a function, because the emulator allocates a row for each."""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -33,16 +33,13 @@ _VARIABLE = re.compile(
 
 
 def integer(text: str) -> int:
-    """Return the value of a C integer literal."""
     text = text.rstrip("uU")
     return int(text, 8 if _OCTAL.fullmatch(text) else 0)
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable that a text declares, such as `.shared .align 4 .b8 tile[512]`.
-
-    Raises:
-        ValueError: the text is not a declaration.
+    """Return the variable in a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` for
+    other text.
     """
     match = _VARIABLE.match(text.strip())
     if match is None:
@@ -61,7 +58,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # Ignore the initial modes of a sampler, because the launch determines how a texture is read.
+    # Ignore a sampler's initial modes, because the launch determines how a texture is read.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:
@@ -79,7 +76,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial bytes, and the addresses among them as (byte offset, symbol, offset from the symbol)."""
+    """Return the initial bytes, and the addresses in them as (byte offset, symbol, offset from the symbol)."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

@@ -1,4 +1,4 @@
-"""Parse the body of a function: instructions with their operands, labels, and declarations in nested scopes."""
+"""Parse the body of a function: instructions, labels and declarations in nested scopes."""
 
 import re
 from collections.abc import Iterator
@@ -21,28 +21,24 @@ from kernrec.ptx.ir.program import Function, Instruction, ParseError
 
 _OPERAND_REGISTER = re.compile(r"%[%$\w.@]*|_")
 _SYMBOL_NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""Matches a symbol, or the parenthesized arguments of a function call."""
+"""Matches a symbol or the parenthesized arguments of a call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 
 class OperandReader:
-    """Parser of the operands of one function. Results are cached by text."""
+    """Parser of the operands of one function, with a cache."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Clear the cache. This is necessary after a declaration, which may change the meaning of a text."""
+        """Clear the cache. Call this after a declaration, which may change the meaning of an operand."""
         self._cached.clear()
 
     def read(self, text: str) -> Operand:
-        """Return the operand that `text` describes.
-
-        Raises:
-            ValueError: the text is not an operand.
-        """
+        """Return the operand that `text` describes. Raise `ValueError` if the text is not an operand."""
         operand = self._cached.get(text)
         if operand is None:
             operand = self._cached[text] = self._build(text.strip())
@@ -152,27 +148,33 @@ _Scopes = tuple[dict[str, str], ...]
 class FunctionParser:
     """Parser of one function's body.
 
-    A name that is declared in a nested scope `{ }`, as in inline assembly, is replaced by a name that is unique in the
-    function. Methods raise `ValueError` if they cannot read a text, and the caller converts that to a `ParseError`.
+    Names declared in a nested scope `{ }`, as in inline assembly, become unique in the function. Methods raise
+    `ValueError` if they cannot read a text.
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse a function. `numbers` is a counter from which to make names that are unique in the module."""
+        """Start to parse a function.
+
+        Args:
+            function: receives the instructions and declarations.
+            numbers: counter for names that are unique in the module.
+        """
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # For each scope, outermost first: declared name -> unique name.
-        self._declared = 0  # Number of registers declared so far.
+        self._scopes: list[dict[str, str]] = [{}]  # Unique name of each declared name, for each scope, outermost first.
+        self._declared = 0
         self._last_label = ""
-        self._branches: list[tuple[int, _Scopes]] = []  # resolved at the end: a label may be declared later
+        self._branches: list[
+            tuple[int, _Scopes]
+        ] = []  # Resolve labels at the end, because a label may be declared after its use.
 
     @property
     def closed(self) -> bool:
-        """Return whether the closing brace of the function has been read."""
         return not self._scopes
 
     def take_instruction(self, line: str, number: int) -> bool:
-        """Parse line `number` if it consists of exactly one instruction. Otherwise, do nothing and return False."""
+        """Parse a line that consists of one whole instruction. Return False for any other line."""
         match = _INSTRUCTION.match(line)
         if match is None:
             return False
@@ -200,11 +202,9 @@ class FunctionParser:
         return True
 
     def take_statement(self, text: str, number: int) -> str | None:
-        """Parse the first statement of a text, and return the rest of the text. If the statement is incomplete, return
-        None.
+        """Parse the first statement of a text and return the remaining text, or None if the statement is incomplete.
 
         Args:
-            text: the text.
             number: number of the line at which the text starts.
         """
         if text[0] == "{":
@@ -233,11 +233,7 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function after its last line, which has the number `number`.
-
-        Raises:
-            ParseError: a branch names a label that the function does not have.
-        """
+        """Complete the function after line `number`, its last. Raise `ParseError` if a branch has an unknown label."""
         function = self.function
         instructions = function.instructions
         for index, scopes in self._branches:
@@ -252,7 +248,7 @@ class FunctionParser:
         last = instructions[-1] if instructions else None
         label_at_end = any(index == len(instructions) for index in function.labels.values())
         if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
-            # A function that reaches its end returns.
+            # A function whose end is reached returns.
             instructions.append(Instruction("ret", (), (), None, number, "ret;"))
 
     def _label(self, label: re.Match[str], text: str) -> str | None:
@@ -260,7 +256,7 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            # Skip this directive: it describes a call through a pointer, which is resolved when the call runs.
+            # Skip this directive, because a call through a pointer is resolved when it runs.
             return rest[1:] if rest else None
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
@@ -283,7 +279,7 @@ class FunctionParser:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
         if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label on the previous line is the name of this table, not a position in the code.
+            # The label on the previous line names this table, not a position in the code.
             del self.function.labels[self._last_label]
             targets = statement[len(word) :].split(",")
             self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
@@ -293,7 +289,7 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            # Each call has its own scope, and all these scopes use the same names, so make the name unique.
+            # Make the name unique, because every call uses the same names in a scope of its own.
             if word == ".param" and len(self._scopes) > 1:
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique
@@ -303,7 +299,7 @@ class FunctionParser:
             raise ValueError(f"unknown directive {word!r}")
 
     def _declare(self, kind: str, name: str) -> None:
-        """Declare a register, or a range of registers: `%r<20>`."""
+        """Declare a register, or a range of registers such as `%r<20>`."""
         function = self.function
         if kind not in REGISTER_TYPES:
             raise ValueError(f".{kind} is not a register type")
@@ -329,7 +325,7 @@ class FunctionParser:
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
 
-_LAST = ("ret", "exit", "bra", "trap")  # Opcodes after which control does not continue with the next instruction.
+_LAST = ("ret", "exit", "bra", "trap")
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

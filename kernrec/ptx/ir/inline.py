@@ -1,10 +1,9 @@
 """Inline calls of device functions, because the emulator cannot run calls.
 
-A call is replaced by the callee's instructions, with new registers, labels and variables. PTX passes arguments and
-results in `.param` variables. These are moved to a state space `argument`, which is private to a thread. Because the
-assembler keeps them in registers, accesses to this space count as moves. A call through a pointer is replaced by a
-choice among the functions whose address the module takes. Calls of recursive functions and of functions without a body
-are not inlined. The emulator raises an error if a thread reaches such a call.
+Arguments and results move from `.param` variables to the state space `argument`, which is private to a thread. Accesses
+to it count as moves, because the assembler keeps arguments in registers. A call through a pointer becomes a choice
+among all functions whose address the module takes. Recursive functions and functions without a body are not inlined:
+the emulator raises an error if a thread calls one.
 """
 
 import re
@@ -16,14 +15,13 @@ from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
-_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # Functions that do not change a kernel's results.
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")
 _ZERO = Immediate(0, "int")
-_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # Function that a failing assert() calls.
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")
 
 
 def inlined(module: Module, name: str) -> Function:
-    """Return a function with its calls inlined. A function that contains no calls is returned unchanged. The result is
-    cached in the function."""
+    """Return a function after inlining its calls."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
@@ -31,7 +29,7 @@ def inlined(module: Module, name: str) -> Function:
     if _Inliner not in memo or memo[_Inliner][0]() is not module:
         inliner = _Inliner(module, function)
         inliner.append(_Body(function, {}, "", (function.name,), None))
-        # Do not create a reference cycle, which would delay the release of memory.
+        # A reference cycle would delay the release of memory.
         memo[_Inliner] = ref(module), inliner.result
     whole: Function = memo[_Inliner][1]
     return whole
@@ -39,25 +37,22 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """Body of a function that is to be appended, and how to rename its parts."""
+    """Body of a function to append, with the new names of its parts."""
 
     function: Function
     names: dict[str, str]
-    """New name of each variable, parameter and label of the body."""
     suffix: str
-    """Suffix to append to the names of the body's registers. If it is empty, the names do not change."""
+    """Suffix of the new names of registers."""
     callers: tuple[str, ...]
-    """Functions that are currently being inlined, outermost first. The function of this body comes last."""
+    """Functions that are being inlined, outermost first, including the function of this body."""
     end: str | None
-    """Label to which to branch instead of `ret`. If it is None, `ret` is kept."""
+    """Label that replaces `ret`, or None to keep `ret`."""
 
 
 class _Inliner:
-    """Builder of a function whose calls are inlined."""
-
     def __init__(self, module: Module, function: Function) -> None:
         self.module = module
-        self.calls = 0  # number of calls that were inlined
+        self.calls = 0
         self.result = replace(
             function,
             registers=dict(function.registers),
@@ -68,9 +63,8 @@ class _Inliner:
         )
 
     def append(self, body: _Body) -> None:
-        """Append the instructions of a body."""
         result, suffix, instructions = self.result, body.suffix, body.function.instructions
-        labels: dict[int, list[str]] = {}  # index of an instruction -> labels directly before it
+        labels: dict[int, list[str]] = {}  # Labels directly before each instruction.
         for label, index in body.function.labels.items():
             labels.setdefault(index, []).append(label + suffix)
         for index, ins in enumerate(instructions):
@@ -85,7 +79,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the body of the called function. If the call cannot be inlined, append the call itself."""
+        """Append the body of the called function, or the call itself if it cannot be inlined."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -108,7 +102,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # All calls of the function use the same variable.
+            if variable.space == "shared":  # All calls of a function use the same variable.
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -127,11 +121,9 @@ class _Inliner:
     def _append_dispatch(
         self, ins: Instruction, pointer: Register, passed: tuple[list[str], list[str]], callers: tuple[str, ...]
     ) -> None:
-        """Append code for a call through a pointer. It compares the pointer with the address of each possible function,
-        and calls the function that matches.
+        """Append comparisons of a function pointer with each possible function, and calls of these functions.
 
         Args:
-            ins: the call.
             pointer: register with the function's address.
             passed: variables that receive the results, and variables with the arguments.
             callers: functions that are being inlined.
@@ -168,8 +160,6 @@ class _Inliner:
         result.labels[end] = len(result.instructions)
 
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
-        """Return an instruction with the new names of its registers and symbols."""
-
         def register(name: str) -> str:
             kind = body.function.register_type(name)
             if kind is None:  # A special register keeps its name.
@@ -190,7 +180,7 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """If an instruction accesses a `.param` variable of a body, change its state space to `argument`."""
+    """Move an access to a body's `.param` variable to the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
@@ -200,7 +190,7 @@ def _through_arguments(ins: Instruction, function: Function) -> Instruction:
 
 
 def addressed_functions(module: Module) -> list[str]:
-    """Return the device functions whose address the module takes. A pointer may refer to any of them."""
+    """Return the device functions whose address the module takes: the possible targets of a pointer."""
     named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
     for function in module.functions.values():
         for ins in function.instructions:

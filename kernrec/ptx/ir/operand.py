@@ -11,7 +11,7 @@ class Register:
     """Virtual register or special register."""
 
     name: str
-    """Name of the register with its `%`. For a special register, the name includes the dimension: `%tid.x`."""
+    """Name with `%`. A special register's name includes the dimension: `%tid.x`."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,18 @@ class Immediate:
     """Literal operand."""
 
     value: int | float
-    """Value of the literal, or the bits of the value if the kind is `f32` or `f64`."""
+    """Value of the literal, or its bits if the kind is `f32` or `f64`."""
     kind: str
-    """How the literal is written: `int`, `f32` or `f64` (the bits of a number), or `float` (a decimal number)."""
+    """Notation: `int`, `f32` or `f64` (bits), or `float` (decimal number)."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """Address of a variable, parameter, function or label, given by name."""
+    """Address of a variable, parameter, function or label."""
 
     name: str
     offset: int = 0
-    """Offset from the start of the symbol, in bytes."""
+    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Address:
 
     base: "Register | Symbol | Immediate"
     offset: int
-    """Offset from the base, in bytes."""
+    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Vector:
     """Vector operand `{a, b, ...}`."""
 
     items: tuple["Operand", ...]
-    """Elements of the vector. An element whose value is discarded is `Register("_")`."""
+    """Elements. A discarded element is `Register("_")`."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,21 @@ class Negated:
 
 @dataclass(frozen=True)
 class Texel:
-    """Operand `[texture, {x, y}]`, a position in a texture or surface."""
+    """Position in a texture or surface: `[texture, {x, y}]`."""
 
     image: "Register | Symbol"
-    """The texture or surface, as a register with a handle or as a variable."""
+    """Texture or surface: a register with a handle, or a variable."""
     coordinates: tuple["Operand", ...]
-    """Coordinates of the position. The layer comes first, if there is one."""
+    """Coordinates, after the layer if there is one."""
     sampler: "Register | Symbol | None" = None
-    """Sampler that the instruction names, or None."""
+    """Sampler, or None if the instruction does not name one."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
-    """Return the elements of a vector, or any other operand itself."""
+    """Return the elements of a vector, or a tuple with any other operand."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -95,7 +95,7 @@ def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
 
 
 def registers_of(operand: Operand) -> tuple[str, ...]:
-    """Return the names of the registers in an operand, in order; a discarded element is `_`."""
+    """Return the names of the registers in an operand, in order. A discarded element is `_`."""
     if isinstance(operand, Register):
         return (operand.name,)
     if isinstance(operand, Immediate | Symbol):
@@ -106,8 +106,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Replace each register and symbol of an operand by the result of `new`, which must return a register for a
-    register."""
+    """Replace each register and symbol of an operand by `new(leaf)`, which must return a register for a register."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -154,33 +153,30 @@ BITS: dict[str, int] = {
     "f64": 64,
     **dict.fromkeys(("e4m3x2", "e5m2x2"), 16),
 }
-"""Number of bits of a value of each type."""
+"""Bits of a value of each type."""
 
 REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2", "e5m2x2"))
-"""Types that a register can be declared with."""
+"""Types of declared registers."""
 
 
 def words(kind: str) -> int:
-    """Return the number of 32-bit registers that hold a value of a PTX type. The number is 0 for a predicate, and 1 if
-    the type is unknown."""
+    """Return the 32-bit registers that a value of a PTX type takes: 0 for a predicate, 1 for an unknown type."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
 def size_of(kind: str) -> int:
-    """Return the number of bytes that a value takes in memory. A texture, sampler or surface takes 4."""
+    """Return the bytes of a value in memory. A texture, sampler or surface takes 4."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Return whether an instruction that requires one type accepts a register of another type (PTX ISA, section 9.4.1).
+    """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
 
-    A `b` type agrees with every type of its size. Otherwise integers agree with integers, floating-point numbers with
-    floating-point numbers, and predicates with predicates.
+    A `b` type agrees with every type of its size. Otherwise both must be integers, floating-point numbers or
+    predicates.
 
     Args:
-        register: declared type of the register.
-        wanted: type that the instruction requires.
         wider: whether the register may have more bits than the required type, as in loads, stores and conversions.
     """
     have, need = BITS[register], BITS[wanted]

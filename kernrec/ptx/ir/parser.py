@@ -1,9 +1,8 @@
 """Parse PTX text into a `Module`.
 
-The parser covers the part of the PTX ISA's grammar that compilers use
-(https://docs.nvidia.com/cuda/parallel-thread-execution/, sections 4 and 5). Debug directives (`.loc`, `.file`,
-`.section`, `.pragma`) are ignored. On a GPU, the driver provides `malloc` and `free`. For a module that calls them, the
-parser adds definitions: `malloc` returns the next bytes of a heap of fixed size, and `free` does nothing.
+The parser covers the grammar that compilers use (PTX ISA, sections 4 and 5,
+https://docs.nvidia.com/cuda/parallel-thread-execution/) and ignores debug directives. It defines `malloc`, which
+returns the next bytes of a heap of fixed size, and `free`, which does nothing.
 """
 
 import itertools
@@ -48,16 +47,14 @@ ret;
 
 
 def with_device_heap(text: str) -> str:
-    """If a PTX text declares `malloc` or `free`, return the text with definitions of these functions. Otherwise, return
-    it unchanged."""
+    """Add definitions of `malloc` and `free` if a PTX text declares them."""
     return text + _HEAP if "malloc" in text and _DECLARED.search(text) else text
 
 
 MOST_CHARACTERS = 1 << 26
-"""Maximum number of characters of a PTX text."""
 
-_MOST_LINES = 1 << 14  # Maximum number of lines of a statement.
-_GOES_ON = re.compile(r"[^;:{}]*")  # Matches a line that does not end a statement.
+_MOST_LINES = 1 << 14
+_GOES_ON = re.compile(r"[^;:{}]*")
 
 _STATEMENT = re.compile(r"[^;]*;|[^;]+")
 _HEADER = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
@@ -89,18 +86,15 @@ def parse(text: str, *, verified: bool = True) -> Module:
 
 
 class _ModuleParser:
-    """Parser that reads a module line by line."""
-
     def __init__(self) -> None:
         self._module = Module("", "", {}, {})
-        self._function: FunctionParser | None = None  # Function whose body is being read, if any.
-        self._pending: list[str] = []  # Lines of a statement that is not complete yet.
+        self._function: FunctionParser | None = None
+        self._pending: list[str] = []
         self._pending_line = 0
         self._line = 0
-        self._numbers = itertools.count(1)  # Numbers from which to make unique names for declarations in nested scopes.
+        self._numbers = itertools.count(1)
 
     def take_line(self, line: str, number: int) -> None:
-        """Parse the next line, which has the number `number`."""
         self._line = number
         try:
             if not self._pending:
@@ -118,7 +112,6 @@ class _ModuleParser:
             raise ParseError(str(error), number) from None
 
     def finish(self) -> Module:
-        """Return the module. Call this after the last line."""
         if rest := " ".join(" ".join(self._pending).split()):
             raise ParseError(f"unfinished statement {rest[:60]!r}", self._line)
         if self._function is not None:
@@ -128,7 +121,7 @@ class _ModuleParser:
         return self._module
 
     def _take(self, text: str) -> None:
-        """Parse the complete statements at the start of a text, and keep the rest until further lines are read."""
+        """Parse the complete statements at the start of a text, and keep the remaining text for later lines."""
         self._pending = []
         while statement := text.strip():
             start = self._line if "\n" not in text else self._pending_line
@@ -144,8 +137,7 @@ class _ModuleParser:
             text = rest
 
     def _module_statement(self, text: str, line: int) -> str | None:
-        """Parse the first statement of a text at module scope, and return the rest of the text. If the statement is
-        incomplete, return None."""
+        """Parse the first statement of a text. Return the remaining text, or None if the statement is incomplete."""
         if _HEADER.match(text):
             end = re.search(r"[;{]", re.sub(r"\([^)]*\)", lambda m: " " * len(m.group()), text))
             if end is None:
@@ -178,7 +170,7 @@ class _ModuleParser:
 
 
 def _function(header: str, line: int) -> Function:
-    """Return the function that a header declares, without a body. `line` is the number of the header's first line."""
+    """Return the function that a header declares, without a body. The header starts at line number `line`."""
     match = _FUNCTION.match(header)
     if match is None:
         raise ValueError(f"cannot read the function header {' '.join(header.split())[:60]!r}")
@@ -195,14 +187,14 @@ def _function(header: str, line: int) -> Function:
 
 
 def _statement_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line). Lines inside of a `.section` (debug information) are replaced by empty lines."""
-    # Whether the opening brace of a section has not been read yet, and the number of braces that are open.
+    """Yield (line number, line), with empty lines in place of debug information (`.section`)."""
+    # Whether the section's opening brace is still missing, and the number of open braces.
     in_header, depth = False, 0
     for number, line in _lines(text):
         if not depth and line.lstrip().startswith(".section"):
             in_header = True
         if not in_header and not depth:
-            # Yield each statement separately, because a single line may contain thousands of statements.
+            # Yield statements separately, because one line may contain thousands.
             for statement in _STATEMENT.findall(line) if line.count(";") > 1 else (line,):
                 yield number, statement
             continue

@@ -1,7 +1,4 @@
-"""Define the data classes of a parsed PTX program: modules, functions, variables, instructions and basic blocks.
-
-The operands of instructions are in `operand`. `SourceLines` relates PTX lines to lines of the source (`.loc`).
-"""
+"""Define the data classes of a parsed PTX program."""
 
 import re
 from bisect import bisect_right
@@ -13,7 +10,7 @@ from kernrec.errors import KernrecError
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
 from kernrec.util.light_dataclass import dataclass
 
-_WIDEST = 16  # bytes per access
+_WIDEST = 16
 
 
 @dataclass(frozen=True)
@@ -22,32 +19,30 @@ class Instruction:
 
     opcode: str
     modifiers: tuple[str, ...]
-    """Modifiers of the opcode in order, including types: `shared`, `v4`, `b32`."""
+    """Modifiers in order, including types: `shared`, `v4`, `b32`."""
     operands: tuple[Operand, ...]
-    """Operands in order. The destination is usually the first."""
+    """Operands in order, usually with the destination first."""
     predicate: tuple[str, bool] | None
-    """Predicate that guards the instruction, as (register, whether it is negated). None if the instruction has no
-    guard."""
+    """Guard of the instruction as (predicate register, whether it is negated), or None."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
-    """Text of the instruction in the PTX."""
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """Registers that the instruction writes."""
+        """Return the registers that the instruction writes."""
         return frozenset(registers_of(self.operands[0])) if has_result(self) else frozenset()
 
     @cached_property
     def sources(self) -> frozenset[str]:
-        """Registers that the instruction reads, including its predicate."""
+        """Return the registers that the instruction reads, including its predicate."""
         read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
         names = [name for operand in read for name in registers_of(operand)]
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @cached_property
     def addresses(self) -> frozenset[str]:
-        """Registers in the instruction's addresses."""
+        """Return the registers in the instruction's addresses."""
         places = (operand for operand in self.operands if isinstance(operand, Address | Texel))
         return frozenset([name for place in places for name in registers_of(place)])
 
@@ -65,7 +60,6 @@ class Variable:
     space: str
     """State space: `global`, `const`, `shared`, `local` or `param`."""
     type: str
-    """PTX type of an element."""
     align: int
     """Alignment in bytes."""
     size: int
@@ -78,19 +72,20 @@ class Variable:
 
     @property
     def placed_align(self) -> int:
-        """Return the alignment with which to place the variable in shared memory. It is larger than the declared
-        alignment if this allows wide accesses to an array without taking extra space."""
+        """Return the alignment of the variable in shared memory.
+
+        It exceeds the declared alignment if that allows wide accesses to an array without taking extra space.
+        """
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that are executed in sequence. Control can only enter at the first instruction."""
+    """Instructions that run in sequence. Control only enters at the first."""
 
     index: int
     instructions: tuple[Instruction, ...]
     labels: tuple[str, ...]
-    """Labels directly before the first instruction."""
 
 
 def accumulates(ins: Instruction) -> bool:
@@ -107,7 +102,7 @@ def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    # An operand in brackets is an address. The instruction reads it.
+    # An operand in brackets is an address, which the instruction reads.
     return not isinstance(ins.operands[0], Address | Texel)
 
 
@@ -118,13 +113,12 @@ _WARP_SYNCHRONOUS = frozenset(
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Return whether an instruction ends a basic block, because control may branch or threads may wait after it."""
+    """Return whether a basic block ends after an instruction, because control may branch or threads may wait."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warp wait for each other in order to run an instruction together. Such an
-    instruction starts a basic block."""
+    """Return whether a warp's threads wait for each other to run an instruction together. It starts a basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -136,7 +130,7 @@ def is_warpgroup_synchronous(ins: Instruction) -> bool:
 
 
 def waits_for_phase(ins: Instruction) -> bool:
-    """Return whether an instruction may wait for a phase of an mbarrier. Such an instruction starts a basic block."""
+    """Return whether an instruction may wait for a phase of an mbarrier. It starts a basic block."""
     return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
@@ -144,7 +138,6 @@ _ALL_LANES = Immediate(0xFFFFFFFF, "int")
 
 
 def lane_mask(ins: Instruction) -> Operand:
-    """Return the mask of the lanes that run a warp-synchronous instruction together."""
     mask = ins.operands[-1] if ins.operands else _ALL_LANES
     whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
     return _ALL_LANES if whole else mask
@@ -161,36 +154,34 @@ class Function:
 
     name: str
     entry: bool
-    """Whether the function is a kernel."""
     parameters: tuple[Variable, ...]
     line: int
-    """Line of the function's header in the PTX, counted from 1."""
+    """Line of the header in the PTX, counted from 1."""
     registers: dict[str, str] = field(default_factory=dict)
-    """PTX type of each register that is declared individually, keyed by name."""
+    """PTX type of each individually declared register."""
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """PTX type and number of registers declared as a range (`%r<20>`), keyed by the prefix of their names."""
+    """PTX type and number of the registers in each declared range (`%r<20>`), keyed by prefix."""
     variables: dict[str, Variable] = field(default_factory=dict)
-    """Variables that the body declares, keyed by name."""
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
-    """Index of the instruction that follows each label."""
+    """Index of the instruction after each label."""
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels in each `.branchtargets` table, keyed by the table's name."""
+    """Labels in each `.branchtargets` table."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Arguments of each performance directive of the function, keyed by the directive's name, such as `maxntid`."""
+    """Arguments of each performance directive, such as `maxntid`."""
     returns: tuple[Variable, ...] = ()
-    """Variables that receive the results of a device function."""
+    """Variables that receive a device function's results."""
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Return the cached results of analyses of this function, keyed by analysis."""
+        """Return the cached results of analyses, keyed by analysis."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # Do not pickle values that are derived from the fields.
+    def __getstate__(self) -> dict[str, Any]:  # Pickle only the fields.
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
-        """Return the declared type of a register (`b32`, `pred`, ...), or None if it was not declared."""
+        """Return the declared type of a register, or None if the register is not declared."""
         kind = self.registers.get(name) or self._of_ranges.get(name)
         if kind is not None:
             return kind
@@ -211,8 +202,8 @@ class Function:
     def blocks(self) -> tuple[BasicBlock, ...]:
         """Return the basic blocks in text order."""
         starts = {0, *self.labels.values()}
-        together = False  # Whether all lanes of a warp are certainly at this instruction.
-        groups_together = False  # Whether all lanes of a warpgroup are certainly at this instruction.
+        together = False  # Whether all lanes of a warp are certain to be at this instruction.
+        groups_together = False  # Whether all lanes of a warpgroup are certain to be at this instruction.
         for i, ins in enumerate(self.instructions):
             together = together and i not in starts
             groups_together = groups_together and i not in starts
@@ -245,7 +236,7 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Map each label to its basic block's index. For a label at the end, this is the number of blocks."""
+        """Return the index of each label's basic block. A label at the end has the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
@@ -255,13 +246,11 @@ class Module:
     """Parsed PTX module."""
 
     version: str
-    """Version of the PTX ISA: `8.0`."""
+    """Version of the PTX ISA, such as `8.0`."""
     target: str
-    """Target architecture: `sm_86`."""
+    """Target architecture, such as `sm_86`."""
     functions: dict[str, Function]
-    """Functions that have a body, keyed by name."""
     variables: dict[str, Variable]
-    """Variables that are declared at module scope, keyed by name."""
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -281,7 +270,7 @@ class Place(NamedTuple):
 
 
 class SourceLines:
-    """For the lines of a PTX module, the lines of the source files from which they were compiled."""
+    """Source lines from which the lines of a PTX module were compiled."""
 
     def __init__(self, ptx: str) -> None:
         files = dict(_FILE.findall(ptx))
@@ -299,18 +288,17 @@ class SourceLines:
         self._places.append(place)
 
     def of(self, line: int) -> Place | None:
-        """Return the source line from which a PTX line was compiled, or None if the PTX does not state it."""
+        """Return the source line of a PTX line, or None if the PTX does not state it."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None
 
 
 class ParseError(KernrecError):
-    """A text cannot be read as PTX. `line` is the number of the line, counted from 1."""
+    """Error for a text that is not PTX. `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
         self.message, self.line = message, line
 
     def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
-        """Support pickling, because worker processes send this error to their parent process."""
         return type(self), (self.message, self.line)

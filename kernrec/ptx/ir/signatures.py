@@ -1,8 +1,6 @@
-"""Define the operands of instructions: their number, their types, and whether they are read or written (PTX ISA,
-section 9.7).
+"""Define the operands of instructions with a fixed operand list: their number, types and use (PTX ISA, section 9.7).
 
-This module covers instructions with one fixed list of operands, which are the most frequent. Other instructions (tensor
-cores, textures, votes and so on) have their operands checked by the code that executes them.
+The code that executes tensor-core, texture, vote and similar instructions checks their operands itself.
 """
 
 import re
@@ -19,13 +17,11 @@ class Slot:
     role: str
     """Use of the operand: `write`, `read`, `address`, `tensor` (map and coordinates in brackets) or `label`."""
     type: str = "b32"
-    """PTX type of the value."""
     wider: bool = False
-    """Whether a register operand may have more bits than the type."""
     vector: int = 1
-    """Number of elements of a vector `{a, b, ...}`; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+    """Number of elements of a vector; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
-    """Whether the instruction may omit the operand and all operands after it."""
+    """Whether the instruction may omit this operand and all operands after it."""
 
 
 Slots = tuple[Slot, ...]
@@ -49,10 +45,8 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands that an instruction requires, or None if this module does not cover the instruction.
-
-    Raises:
-        ValueError: the instruction names several types instead of one, or lacks a type at its end.
+    """Return the operands of an instruction, or None if this module does not cover it. Raise `ValueError` if the
+    instruction names several types instead of one, or lacks a type at its end.
     """
     if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots
@@ -74,7 +68,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return _access(opcode, modifiers, kind)
     if opcode in ("set", "slct"):
         return _two_types(opcode, types)
-    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # only the last source is an f32
+    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # Only the last source is an f32.
         half, single = Slot("read", kind), Slot("read", "f32")
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     slots = _same_type(opcode, modifiers, kind)
@@ -84,7 +78,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Return the operands of an instruction that has a single type suffix, which applies to every operand."""
+    """Return the operands of an instruction whose single type suffix applies to every operand."""
     wide = "wide" in modifiers
     if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
@@ -120,7 +114,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block-wide barrier. The second is optional. Reductions are not covered."""
+    """Return the operands of a block-wide barrier, or None for a reduction. The second operand is optional."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):
@@ -158,7 +152,7 @@ def _two_types(opcode: str, types: list[str]) -> Slots | None:
 
 
 def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction that uses mbarriers, bulk copies or clusters."""
+    """Return the operands of an instruction for mbarriers, bulk copies or clusters."""
     first = modifiers[0] if modifiers else ""
     if opcode == "mbarrier":
         return _mbarrier(first, "parity" in modifiers)

@@ -1,9 +1,8 @@
 """Define the special registers (`%tid.x`, `%laneid`, ...), and compute the number of registers per thread at launch.
 
-The number of registers is needed because the warps of a block can pass registers to each other (PTX ISA, "setmaxnreg").
-The directive `.maxnreg` states the number at launch. Without it, the number is the largest with which an SM can hold
-`.minnctapersm` blocks of `.maxntid` threads. The assembler uses the same rule: `ptxas -v` reports 168 registers for
-kernels of 384 threads, and 128 for kernels of 512 threads. Without any of these directives, the number is unknown.
+The warps of a block can pass registers to each other (PTX ISA, "setmaxnreg"). `.maxnreg` states the number at launch.
+Without it, the assembler uses the largest number with which an SM can hold `.minnctapersm` blocks of `.maxntid`
+threads: 168 registers for 384 threads and 128 for 512 threads, as `ptxas -v` reports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,10 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # The carry flag of extended-precision arithmetic, and the next carry while it is being computed.
+    # The carry flag, and the next carry while it is computed.
     **{"%carry": 0, "%carry_next": 0},
 }
-"""Special registers that have the same value in every launch, with their values."""
+"""Values of special registers that are the same in every launch."""
 
 
 _OF_LANE = ("%laneid", "%warpid", *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "ge", "gt")))
@@ -41,13 +40,12 @@ def special_width(name: str) -> int:
 
 
 WARP = 32
-"""Number of threads of a warp."""
 _OF_SM = 65536  # Number of registers of an SM.
 _MOST, _UNIT = 256, 8  # Maximum and granularity of the registers per thread that a kernel can request.
 
 
 def warps_of(block: Sequence[int]) -> int:
-    """Return the number of warps of a block with these extents."""
+    """Return the number of warps of a block with the given extents."""
     return max(-(-prod(block) // WARP), 1)
 
 

@@ -1,8 +1,8 @@
-"""Check parsed PTX before emulation, in linear time: declarations, operand counts and operand types.
+"""Check the declarations, operand counts and operand types of parsed PTX before emulation, in linear time.
 
-Like the assembler, this module rejects undeclared registers, a wrong number of operands, an integer register in f32
-arithmetic, a literal with more bits than its type, and an unknown symbol. The error states the line. For instructions
-without an entry in `signatures`, it only checks that registers are declared.
+Like the assembler, the checks reject undeclared registers, wrong numbers of operands, integer registers in f32
+arithmetic, literals with too many bits, and unknown symbols. Instructions without an entry in `signatures` are only
+checked for undeclared registers.
 """
 
 import re
@@ -29,16 +29,12 @@ _NOT_EMULATED = {
     "%current_graph_exec": "u64",
     **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
 }
-"""Types of special registers that the emulator lacks. It also lacks the registers that `_NUMBERED` matches."""
+"""Types of special registers that the emulator lacks, in addition to those that `_NUMBERED` matches."""
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
 def verify(module: Module) -> None:
-    """Check every function of a module.
-
-    Raises:
-        ParseError: an instruction is wrong; the error names its line.
-    """
+    """Check every function of a module. Raise `ParseError` if an instruction is wrong; the error names its line."""
     for function in module.functions.values():
         check = _FunctionCheck(module, function)
         for ins in function.instructions:
@@ -49,13 +45,13 @@ def verify(module: Module) -> None:
 
 
 class _FunctionCheck:
-    """Checks of one function. A check raises `ValueError`, to which `verify` adds the line."""
+    """Checks of one function. They raise `ValueError`, to which `verify` adds the line."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types: dict[str, str] = {}  # register -> type
+        self._types: dict[str, str] = {}
 
     def check(self, ins: Instruction) -> None:
         if ins.predicate is not None and self._type(ins.predicate[0]) != "pred":
@@ -172,13 +168,13 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Reject a literal that is no value of the required type. Halves are written as bits (PTX ISA, section 4.5)."""
+    """Reject a literal that is not a value of the required type. Halves are written as bits (PTX ISA, section 4.5)."""
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":
         if is_float:
             raise ValueError(f"expected a .{kind}, not the integer {literal.value}")
-        # Triton 3.8 writes a negative number with 64 bits. ptxas uses only the lower bits.
+        # Triton 3.8 writes negative numbers with 64 bits, of which ptxas uses only the lower ones.
         value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
         if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")

@@ -1,14 +1,12 @@
-"""Define textures and surfaces: images in global memory, and how fetches map coordinates to texels.
+"""Define textures, surfaces and tensor maps.
 
-The rules are from the CUDA C++ Programming Guide, appendix "Texture Fetching", and the PTX ISA, section 9.7.10. The
-weights of linear filters have 9 bits, 8 of which are fractional. The address modes `wrap` and `mirror` need normalized
-coordinates; without these, they act like `clamp`. Filters do not cross the edges of cube faces. A channel that an image
-does not have is read as 0.
+The rules are from the CUDA C++ Programming Guide, appendix "Texture Fetching", and the PTX ISA, section 9.7.10. Weights
+of linear filters have 9 bits, 8 of which are fractional. The address modes `wrap` and `mirror` act like `clamp` without
+normalized coordinates. Filters do not cross the edges of cube faces. Missing channels are read as 0.
 
-In its buffer, an image is stored densely: x is the fastest axis, and the channels of a texel are adjacent. All layers
-(or the six faces of a cube) follow each other. They are followed by the next level of detail, which is half as large.
-Only for counting memory accesses, 2-D images are assumed to have the hardware's layout: blocks of 64 bytes x 8 rows,
-with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout, `drm_fourcc.h` of the Linux kernel).
+A buffer stores an image densely: channels, then x, y, z, then layers or cube faces, then the next level of detail,
+which is half as large. Memory accesses to 2-D images are counted as if they had the hardware's layout: blocks of 64
+bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout, `drm_fourcc.h` of the Linux kernel).
 """
 
 import struct
@@ -29,12 +27,12 @@ ELEMENTS = {
 
 @dataclass(frozen=True)
 class Sampler:
-    """How fetches convert coordinates of a texture to a value."""
+    """Conversion of texture coordinates to a value."""
 
     filter: str = "point"
     """Filter between texels: `point` or `linear`."""
     address: str = "clamp"
-    """How coordinates outside of the image are handled: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
+    """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
     normalized: bool = False
     """Whether coordinates from 0 to 1 span the image."""
     unit_range: bool = False
@@ -51,18 +49,16 @@ class Image:
     """Texture or surface whose texels are stored in a buffer."""
 
     buffer: str
-    """Name of the buffer that contains the texels."""
     extents: tuple[int, ...]
-    """Number of texels along x, y and z: one to three extents."""
+    """Number of texels along x, y and z; one to three extents."""
     element: str = "f32"
     """Element type of a channel, a key of `ELEMENTS`."""
     channels: int = 1
-    """Number of channels: 1, 2 or 4."""
     layers: int = 1
-    """Number of layers. A cube has 6 layers, and an array of cubes has 6 per cube."""
+    """Number of layers. A cube has 6, an array of cubes 6 per cube."""
     levels: int = 1
     sampler: Sampler = Sampler()
-    """How fetches read the texture. Surfaces do not use it."""
+    """Sampler for textures. Surfaces do not use it."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.extents) <= 3 or any(extent < 1 for extent in self.extents):
@@ -83,7 +79,7 @@ class Image:
 
     @property
     def texel_bytes(self) -> int:
-        """Return the number of bytes of a texel with all its channels."""
+        """Return the bytes of a texel with all its channels."""
         return self.channels * self.dtype.itemsize
 
     def extents_at(self, level: int) -> tuple[int, int, int]:
@@ -92,12 +88,12 @@ class Image:
         return x, y, z
 
     def first_texel(self, level: int) -> int:
-        """Return the number of texels that the buffer contains before a level of detail."""
+        """Return the index of the first texel of a level of detail in the buffer."""
         return sum(int(np.prod(self.extents_at(i))) * self.layers for i in range(level))
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes that the whole image takes in its buffer."""
+        """Return the bytes of the whole image in its buffer."""
         return self.first_texel(self.levels) * self.texel_bytes
 
 
@@ -107,35 +103,34 @@ _MARK = b"tile"
 MOST_RANK = 5
 
 ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
-"""Names of the element types of tensor maps, indexed by the driver's number."""
+"""Element types of tensor maps, indexed by the driver's number."""
 _ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 SWIZZLES = (0, 32, 64, 128)
-"""Width of the swizzle in bytes, indexed by the driver's number of the swizzle mode."""
+"""Width of each swizzle mode in bytes, indexed by the driver's number."""
 _MOST_BOX = 256
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Tensor in global memory, and the box of elements that one copy moves. Dimension 0 is contiguous."""
+    """Tensor in global memory, and the box of elements that a copy moves. Dimension 0 is contiguous."""
 
     address: int | str
-    """Address of the tensor, a multiple of 16. In an argument of a launch, it is the name of a buffer instead."""
+    """Address of the tensor, a multiple of 16, or the name of a buffer in an argument of a launch."""
     type: str
-    """Element type, one of `ELEMENT_TYPES`."""
     extents: tuple[int, ...]
     """Number of elements along each of one to five dimensions."""
     strides: tuple[int, ...]
-    """Bytes between neighboring elements along each dimension from 1 on, multiples of 16."""
+    """Bytes between neighboring elements along each dimension except the first, multiples of 16."""
     box: tuple[int, ...]
-    """Number of elements of the box along each dimension, at most 256."""
+    """Elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Width in bytes within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
+    """Bytes within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
-    """Element stride along each dimension. An empty tuple stands for 1 along all dimensions."""
+    """Element stride along each dimension. Empty: 1 along all dimensions."""
     fill_nan: bool = False
-    """Whether elements outside of the tensor are read as NaN instead of zero."""
+    """Whether elements outside the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Size of interleaved channels in bytes, or 0 if channels are not interleaved. Copies do not support 16 and 32."""
+    """Bytes of interleaved channels, or 0. Copies do not support 16 and 32."""
 
     @property
     def rank(self) -> int:
@@ -151,11 +146,7 @@ class TensorMap:
         return self.element_strides or (1,) * self.rank
 
     def encode(self, address: int) -> bytes:
-        """Return the 128 bytes that represent the map if the tensor is at `address`.
-
-        Raises:
-            UsageError: no copy can use the map.
-        """
+        """Return the 128 bytes of the map for a tensor at `address`. Raise `UsageError` if no copy can use the map."""
         if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
             raise UsageError(
                 f"tensor map of {self.type} with swizzle {self.swizzle}: expected one of {', '.join(ELEMENT_TYPES)},"
@@ -174,8 +165,7 @@ class TensorMap:
         return raw
 
     def _problem(self, address: int) -> str:
-        """Return why no copy can use the map, by the rules of the CUDA Driver API (`cuTensorMapEncodeTiled`), or an
-        empty text if copies can use it."""
+        """Return why no copy can use the map, or "" (rules: CUDA Driver API, `cuTensorMapEncodeTiled`)."""
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))
         strides, box, steps = strides[: rank - 1], box[:rank], steps[:rank]

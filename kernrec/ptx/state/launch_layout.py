@@ -1,5 +1,4 @@
-"""Assign addresses to the variables and buffers of a kernel launch, pack its arguments, and order its clusters of
-blocks."""
+"""Assign addresses to the variables and buffers of a launch, pack its arguments and order its clusters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -16,29 +15,29 @@ from kernrec.ptx.state.results import Array
 from kernrec.util.light_dataclass import dataclass
 
 MOST_THREADS = 1024
-"""Maximum number of threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
+"""Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
-"""Maximum number of blocks of a grid along each axis, and of threads of a block along z (same table as
-`MOST_THREADS`)."""
+"""Maximum number of blocks of a grid along each axis, and of threads of a block along z (source as above)."""
 # High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
-"""High bits of the addresses of functions."""
+"""High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
-"""High bits of the handles of textures and surfaces. No address has these bits."""
+"""High bits of texture and surface handles. No address has these bits."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
-"""Bytes of shared memory per block that the system reserves on compute capability 8.0 and higher (CUDA C++ Programming
-Guide). The PTX ISA, section 10.35, does not specify where they are. In the emulator, they follow the kernel's own
-shared memory."""
+"""Bytes of shared memory per block that the system reserves from compute capability 8.0 on (CUDA C++ Programming
+Guide).
+
+The PTX ISA, section 10.35, leaves their position open. The emulator places them after the kernel's shared memory."""
 
 
 class BufferPlace(str):
-    """Pointer argument of a launch: the name of a buffer, and an offset from the buffer's start in bytes."""
+    """Pointer argument of a launch: a buffer and an offset in bytes."""
 
     offset: int
 
@@ -49,10 +48,10 @@ class BufferPlace(str):
 
 
 class Structure(bytes):
-    """Argument of a launch that is a structure, with the buffers to which its members point."""
+    """Argument that is a structure, with the buffers to which its members point."""
 
     pointers: Sequence[tuple[int, str]]
-    """Pairs (offset of the member in bytes, name of the buffer)."""
+    """Pairs (offset of the member in bytes, buffer)."""
 
     def __new__(cls, raw: bytes, pointers: Sequence[tuple[int, str]]) -> "Structure":
         structure = super().__new__(cls, raw)
@@ -62,65 +61,66 @@ class Structure(bytes):
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """Launch of a kernel in the emulator: the kernel, the grid, the arguments and the memory."""
+    """Launch of a kernel in the emulator."""
 
     entry: str
-    """Name of the kernel."""
     grid: Sequence[int]
-    """Number of thread blocks: one to three extents, x first."""
+    """Number of thread blocks, x first; one to three extents."""
     block: Sequence[int]
-    """Number of threads per block: one to three extents, x first."""
+    """Threads per block, x first; one to three extents."""
     arguments: Sequence[Any]
-    """Arguments in the order of the kernel's parameters. A pointer is the name of a buffer, a `BufferPlace` inside of a
-    buffer, or 0 for a null pointer. Other arguments are NumPy scalars of the parameter's size, ints for integer
-    parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
+    """Arguments in the order of the kernel's parameters.
+
+    A pointer is the name of a buffer, a `BufferPlace`, or 0 for null. Other arguments are NumPy scalars of the
+    parameter's size, ints for integer parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
     buffers: Mapping[str, np.ndarray[Any, Any]]
-    """Global memory: C-contiguous arrays, keyed by name, which the kernel changes in place. It must not write an array
-    that is not writeable. An array with the name of a `.global` variable is that variable's content."""
+    """Global memory: C-contiguous arrays, which the kernel changes in place unless they are read-only.
+
+    An array with the name of a `.global` variable is that variable's content."""
     shared_bytes: int = 0
-    """Dynamic shared memory per block in bytes."""
+    """Dynamic shared memory in bytes per block."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    """Content of `__constant__` variables, keyed by name. A variable that is not listed has its initial value."""
+    """Contents of `__constant__` variables. Others keep their initial value."""
     images: Mapping[str, Image] = field(default_factory=dict)
-    """Textures and surfaces, keyed by name. If the name is used as an argument, the handle is passed. A `.texref` or
-    `.surfref` variable of the module refers to the image with the variable's name."""
+    """Textures and surfaces. An argument with an image's name passes its handle. A `.texref` or `.surfref` variable
+    refers to the image with the variable's name."""
     cluster: Sequence[int] = ()
-    """Number of thread blocks per cluster: one to three extents, x first. If it is empty, clusters have the size that
-    is compiled into the kernel. If the kernel has no such size, a cluster is one block."""
+    """Thread blocks per cluster, x first; one to three extents. Empty: the size compiled into the kernel, else one
+    block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Fixed addresses of `.global` variables in `buffers`, to which pointers in the buffers already refer."""
+    """Fixed addresses of `.global` variables to which pointers in the buffers refer."""
     grid_barrier: int = 0
-    """Address of the grid-wide barrier of a cooperative launch, or 0 if the launch is not cooperative. The barrier
-    takes eight bytes in one of `buffers`."""
+    """Address of the eight-byte barrier of a cooperative launch in one of `buffers`, or 0 if the launch is not
+    cooperative."""
 
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """Addresses of the symbols, sizes of the memories, and initial contents of memory for one launch."""
+    """Addresses of the symbols, sizes of the memories and initial contents of memory."""
 
     symbols: dict[str, int]
     """Address of each variable and parameter in its state space."""
     buffers: dict[str, Array]
-    """Content of global memory as bytes, keyed by buffer."""
+    """Bytes of each buffer of global memory."""
     images: dict[int, Image]
-    """Textures and surfaces, keyed by handle."""
+    """Textures and surfaces by handle."""
     constants: bytes
     parameters: bytes
-    """Content of the parameter space: the packed arguments."""
+    """Packed arguments."""
     shared_bytes: int
-    """Shared memory per block in bytes: static, dynamic and, if the kernel uses it, the system's reserved part."""
+    """Shared memory in bytes per block: static, dynamic and, if the kernel uses it, the system's part."""
     reserved_offset: int
-    """Start of the part of shared memory that the system reserves."""
+    """Start of the system's part of shared memory."""
     local_bytes: int
-    """Local memory per thread in bytes."""
+    """Local memory in bytes per thread."""
     argument_bytes: int
     """Bytes per thread for the arguments and results of device functions."""
     shared_arrays: tuple[tuple[str, int, int], ...] = ()
-    """Variables in shared memory, each as (name, start, size in bytes)."""
+    """Variables in shared memory as (name, start, size in bytes)."""
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU can run a launch with this grid and block (x first), or an empty text if a GPU can."""
+    """Return why no GPU can run a launch of this grid and block (x first), or an empty text."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -135,13 +135,10 @@ def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
 
 
 def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: bool = False) -> LaunchLayout:
-    """Assign an address to each variable that a kernel uses, and pack the arguments of a launch.
+    """Assign addresses to the variables of a kernel, and pack the arguments of a launch.
 
     Args:
-        module: the module.
-        function: the kernel that is launched.
-        launch: the launch.
-        guarded: Whether to put unused bytes between the arrays in shared memory, to detect accesses beyond an array.
+        guarded: whether to leave unused bytes between arrays in shared memory, to detect accesses beyond an array.
 
     Raises:
         UsageError: arguments, buffers or constants do not fit the kernel.
@@ -205,10 +202,10 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
         symbols.update(dict.fromkeys(dynamic, shared))
         arrays.append((dynamic[0] if dynamic else "dynamic shared memory", shared, launch.shared_bytes))
         shared += launch.shared_bytes
-    # Functions need addresses, too, for calls through pointers.
+    # Calls through pointers need the addresses of functions.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # A variable in shared or constant memory hides a buffer with its name, to which only arguments can refer.
+    # A variable in shared or constant memory hides a buffer of its name from everything but arguments.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:
@@ -230,7 +227,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
 
 
 def _guard(size: int) -> int:
-    """Return the unused bytes to put after an array, enough to detect an index that is off by one row."""
+    """Return the unused bytes after an array, enough to detect an index that is off by one row."""
     return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
@@ -250,13 +247,12 @@ def pack_arguments(
     """Return the content of the parameter space, and add the offset of each parameter to `symbols`.
 
     Args:
-        function: The kernel.
-        arguments: As in `KernelLaunch.arguments`.
-        addresses: Addresses of buffers and handles of images, keyed by name.
-        symbols: Dictionary that receives the offset of each parameter in bytes.
+        arguments: as in `KernelLaunch.arguments`.
+        addresses: addresses of buffers and handles of images, keyed by name.
+        symbols: dictionary that receives the offset of each parameter in bytes.
 
     Raises:
-        UsageError: The arguments do not fit the kernel.
+        UsageError: the arguments do not fit the kernel.
     """
     kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
@@ -297,20 +293,18 @@ def pack_arguments(
 
 @dataclass(frozen=True)
 class Clusters:
-    """How the blocks of a grid are divided into clusters."""
+    """Division of a grid's blocks into clusters."""
 
     grid: tuple[int, int, int]
-    """Number of thread blocks in the grid, x first."""
     extents: tuple[int, int, int]
-    """Number of thread blocks per cluster along each axis, x first."""
+    """Thread blocks per cluster, x first."""
 
     @property
     def size(self) -> int:
-        """Return the number of thread blocks per cluster."""
         return self.extents[0] * self.extents[1] * self.extents[2]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of every cluster that contains one of the given blocks."""
+        """Return all blocks of the clusters to which the given blocks belong."""
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])
@@ -323,11 +317,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given blocks ordered by cluster and, within a cluster, by rank.
-
-        Raises:
-            UsageError: a cluster is not complete.
-        """
+        """Return the given blocks by cluster and then rank. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
         numbers = np.unique(np.asarray(block_numbers))

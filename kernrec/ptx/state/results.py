@@ -1,4 +1,4 @@
-"""Define the counts and errors of an emulation, and the widths of registers."""
+"""Define the counts and errors of an emulation."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """The kernel does something illegal or needs an unsupported feature. The message states the location."""
+    """Illegal operation or unsupported feature of a kernel. The message states the location."""
 
 
 class BudgetError(EmulationError):
-    """A batch of thread blocks has executed more instructions than its budget allows."""
+    """Error for a batch of blocks that exceeds its budget of instructions."""
 
 
 def location(function: Function, ins: Instruction) -> str:
-    """Return the location of an instruction for error messages: its function, PTX line and text."""
+    """Return an instruction's function, PTX line and text for an error message."""
     return f"{function.name}, PTX line {ins.line}, `{' '.join(ins.text.split()).rstrip(';')}`"
 
 
@@ -33,22 +33,17 @@ _TYPES = frozenset(
 
 
 def register_width(kind: str) -> int:
-    """Return the number of bits of a register with the PTX type `kind`. A predicate has 1 bit.
-
-    Raises:
-        EmulationError: The emulator has no registers of this type.
-    """
+    """Return the bits of a register (predicate: 1). Raise `EmulationError` if the emulator lacks the type."""
     if kind not in _TYPES:
         raise EmulationError(f"registers of type .{kind} are not supported")
     return BITS[kind]
 
 
 class Counts(dict[str, float]):
-    """Totals of events, keyed by metric. A metric that has never occurred is 0."""
+    """Totals of events by metric. A missing metric is 0."""
 
     def __missing__(self, key: str) -> float:
         return 0
 
     def bump(self, key: str, by: float) -> None:
-        """Add `by` to a metric."""
         self[key] = self.get(key, 0) + by

@@ -1,8 +1,7 @@
 """Select the backend with which a network is compared, and the backend's baseline for each layer.
 
-If two backends have similar kernels, one may be fastest at one batch size, and the other at the next. A larger batch
-would then seem better only because it is compared with another backend. So the choice does not depend on the requested
-batch size: the backend that is fastest over several fixed batch sizes is selected.
+The fastest backend over several fixed batch sizes is selected. Otherwise, a larger batch could seem better only because
+it is compared with another backend.
 """
 
 from collections.abc import Sequence
@@ -31,29 +30,27 @@ from kernrec.recommender.result import Answer
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
-"""Batch sizes at which backends are compared to select one for a network. All have equal weight."""
+"""Batch sizes at which backends are compared."""
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Pairs (layer, problem) of a network. The problem is one pass of the layer, in the data type and layout for which
-kernrec answered."""
+"""Pairs (layer, problem of one pass of the layer in the data type and layout of its answer)."""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
-    """Select the backend for the network's totals, and return (backend, baselines).
+    """Select the backend for the network's totals.
 
-    `backend` is empty if no backend is selected. `baselines` contains a baseline or None for each layer.
-
-    Among the requested backends that have baselines for all layers, the fastest is selected. If no backend covers all
-    layers, the backend whose uncovered layers take the least time is selected. For a layer with neither a baseline of
-    this backend nor a recommendation, another backend's baseline is used.
+    The fastest backend that has baselines for all layers is selected, or else the backend whose uncovered layers take
+    the least time. A layer with neither its baseline nor a recommendation gets another backend's baseline.
 
     Args:
         answered: layers of the network with their answers.
         query: query with the operating point, and the backends to consider.
-        wanted: `KERNREC` to select no backend, `MIXED` to select the fastest backend for each layer, or empty to select
-            one backend for all layers.
+        wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty for one backend.
+
+    Returns:
+        (backend, baselines). `backend` is empty if none is selected. Each layer has a baseline or None.
     """
     gpu = answered[0][1].gpu
 
@@ -102,8 +99,7 @@ def baselines_of_layer(
 ) -> Sequence[Baseline]:
     """Return the baselines of backends for one pass of a network's layer, fastest first.
 
-    kernrec's kernels may need several passes to process all items of a layer, but a backend processes them in one call.
-    The costs of a baseline are then the cost of this call divided by the number of passes.
+    If kernrec's kernels need several passes for all items, the costs of a backend's single call are divided among them.
 
     Args:
         problem: problem of one pass of the layer, in the data type and layout of the layer's answer.
@@ -118,8 +114,8 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return the name of a baseline's backend without its variant, such as `SGLang` for `SGLang (static scales)`. For
-    cuDNN and cuBLAS, it is `PyTorch`, which calls these libraries."""
+    """Return a backend's name without its variant: `SGLang` for `SGLang (static scales)`, `PyTorch` for cuDNN and
+    cuBLAS."""
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 
@@ -128,8 +124,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point. If the backend has no baseline at that
-    point, return the layer's existing baseline."""
+    """Return the baseline of a layer's backend at another operating point, or else its existing baseline."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     library = (_library(baseline),)
@@ -142,7 +137,7 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return one list of scaled layers for each batch size in `BATCHES` to which the network can be scaled."""
+    """Return the scaled layers for each batch size in `BATCHES` that the network supports."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
@@ -155,10 +150,9 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return (seconds of the layers without a baseline of `program`, seconds of all layers).
+    """Return the seconds of (layers without a baseline of `program`, all layers).
 
-    If a layer has no baseline of `program`, the time of its fastest baseline is used. Layers without any baseline are
-    not counted.
+    A missing baseline of `program` is replaced by the layer's fastest baseline. Layers without any are not counted.
     """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):

@@ -1,17 +1,16 @@
 """Estimate the time of the all-reduces between tensor-parallel GPUs.
 
-After a layer whose input features are divided among GPUs (`o_proj`, `down_proj`, experts), every GPU has a partial sum
-of each output. Engines add up small tensors in one step, in which every GPU reads the partial sums of all other GPUs.
-They add up large tensors along a ring:
+If input features are divided among GPUs (`o_proj`, `down_proj`, experts), every GPU has a partial sum of each output.
+Engines add up small tensors in one step and large tensors along a ring:
 
     one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
     ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
 
-The constants are fitted to figures that others published for H100 SXM. With TensorRT-LLM's one-step method, 74 kB and
-1.7 MB between two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773); this model predicts 6.3 and
-12.3 us. With NCCL, 128 B, 1 MB and 4 MB between eight GPUs took 19, 32 and 59 us (ByteDance-Seed/Triton-distributed
-issue 57); this model predicts 19, 24 and 39 us. NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests
-issue 212). The model assumes the same efficiency for other links.
+The constants are fitted to published figures for H100 SXM. With TensorRT-LLM's one-step method, 74 kB and 1.7 MB
+between two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773); this model predicts 6.3 and 12.3 us.
+With NCCL, 128 B, 1 MB and 4 MB between eight GPUs took 19, 32 and 59 us (ByteDance-Seed/Triton-distributed issue 57);
+this model predicts 19, 24 and 39 us. NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). The
+model assumes the same efficiency for other links.
 """
 
 from collections.abc import Sequence
@@ -37,9 +36,7 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""NVLink bandwidth in bytes per second and direction, with the GPUs that have it, for boards on which each GPU is
-connected to all others. Data sheets state the sum of both directions, so these values are half of their "NVLink
-bandwidth"."""
+"""NVLink bandwidth in bytes per second and direction (half of the data sheets' sum), with the GPUs that have it."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -49,8 +46,8 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth of NVLink bridges, which connect two GPUs, in bytes per second and direction, with the GPUs that can use
-such a bridge (from data sheets, and the GA102 and TU102 whitepapers)."""
+"""Bandwidth of NVLink bridges between two GPUs in bytes per second and direction, with the GPUs that support them (from
+data sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -63,13 +60,12 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces. Totals assume that they use the mean power of the layers."""
+    """Total latency of the all-reduces, at the mean power of the layers."""
     link: str
-    """Description of the link between the GPUs, with its bandwidth."""
+    """Link between the GPUs, with its bandwidth."""
 
     @property
     def note(self) -> Note:
-        """Note that explains how the latency was estimated."""
         return Note(
             f"totals include {self.count} all-reduces over {self.link}",
             f"Each takes {LATENCY_S * 1e6:g} us, plus time for its bytes. The model fits recordings of an H100 within"
@@ -78,7 +74,7 @@ class Exchange(JsonForm):
 
 
 def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchange | None:
-    """Return the all-reduces of one pass through a network, or None if a single GPU runs the network."""
+    """Return the all-reduces of one pass through a network, or None for a single GPU."""
     if workload.tp == 1:
         return None
     rate, link = link_of(gpu, workload.tp)
@@ -91,8 +87,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return (bandwidth, description) of the link between the GPUs of a tensor-parallel group. The bandwidth is in
-    bytes per second and direction."""
+    """Return (bandwidth in bytes per second and direction, description) of the link between tensor-parallel GPUs."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -109,7 +104,7 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes of the all-reduce after a layer, or None if no all-reduce follows the layer."""
+    """Return the bytes of the all-reduce after a layer, or None if there is none."""
     if "shared experts" in layer.name:  # These outputs are added to those of the other experts before the all-reduce.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:

@@ -1,5 +1,4 @@
-"""Determine which layers a request for a network covers, and the batch size, tensor-parallel share, data type and
-layout of each layer."""
+"""Determine which layers a request for a network covers, with their batch size, share per GPU, data type and layout."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,30 +33,28 @@ class NetworkRequest:
     """Request for a network: which layers to answer for, and how they run."""
 
     workload: str | Workload | None = None
-    """Name of a shipped workload, path of a file, or a `Workload`; None for the default workload of `op`."""
+    """Name of a shipped workload, path of a file, or `Workload`; None for the default workload of `op`."""
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for the data types that the network specifies. A quantized type applies only to the
-    quantized layers."""
+    """Data type of all layers; None for those of the network. A quantized type applies only to quantized layers."""
     layout: str | None = None
-    """Layout of the layers whose op supports it; None for the layouts that the network specifies."""
+    """Layout of the layers whose op supports it; None for those of the network."""
     fixed: Mapping[str, int] = field(default_factory=dict)
-    """Values for dimensions that an ONNX model does not fix, keyed by name."""
+    """Values of dimensions that an ONNX model leaves open, keyed by name."""
     batch: int | None = None
-    """Items per pass, such as images or sequences; None for the number in the workload."""
+    """Items per pass, such as images or sequences; None for those of the workload."""
     tp: int = 1
-    """Number of GPUs in the tensor-parallel group. The answer describes one of these GPUs."""
+    """Number of tensor-parallel GPUs. The answer describes one of them."""
     context: int | None = None
-    """Number of tokens that a generated token attends to, or length of a prompt; None for the number in the
-    workload."""
+    """Tokens that a generated token attends to, or length of a prompt; None for those of the workload."""
     phase: str | None = None
-    """Phase if the workload is a model's `config.json`: `decode` or `prefill`; None for `decode`."""
+    """Phase of a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
-    """Backend for the totals. `KERNREC` uses only kernrec's kernels. `MIXED` uses the fastest backend for each layer.
-    If it is empty, one backend is used: the fastest that has baselines for all layers, among those of the query."""
+    """Backend for the totals: `KERNREC` for kernrec's kernels only, `MIXED` for the fastest backend of each layer,
+    empty for the fastest backend with baselines for all layers."""
     ignore_memory: bool = False
-    """Whether to answer even if the network does not fit in the GPU's memory."""
+    """Whether to answer even if the network exceeds the GPU's memory."""
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
@@ -81,10 +78,9 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return (workload, layers) for a request. The workload is the one that the request names. There is at least one
-    layer.
+    """Return (workload, layers) for a request, with at least one layer.
 
-    The layers have the requested batch size, data type and layout, and the part of each layer that one GPU runs.
+    The layers have the requested batch size, data type and layout, and are the parts that one GPU runs.
 
     Raises:
         UsageError: a name is unknown, the network cannot be divided or scaled as requested, or it has no layer of the
@@ -147,16 +143,15 @@ def in_best_layouts(
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
     """Choose layouts for the layers whose layout is free.
 
-    The layout of an independent layer is chosen like that of a single problem (`Recommender.as_answered`). All other
-    layers of an op get the same layout, because tensors pass from layer to layer. A layout other than the default is
-    chosen only if the layers then spend most of their time in kernels that do not exist for the default layout.
+    Independent layers get the layouts of single problems (`Recommender.as_answered`). All other layers of an op share a
+    layout, because tensors pass between them. It differs from the default only if the layers then spend most of their
+    time in kernels that the default layout lacks.
 
     Args:
         points: operating points of the answers.
 
     Returns:
-        (layers, layouts). The layers have the chosen layouts. `layouts` has the chosen layouts that differ from the
-            default, keyed by op.
+        (layers in the chosen layouts, chosen layouts that differ from the default, keyed by op).
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
     moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
@@ -186,9 +181,9 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether the layers would spend most of their time in kernels that do not exist for the default layout.
+    """Return whether the layers would spend most of their time in kernels that the default layout lacks.
 
-    The values of `there` are the layers' problems in the layout to try, keyed by the problems in the default layout.
+    `there` has the layers' problems in the layout to try, keyed by the problems in the default layout.
     """
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
@@ -204,8 +199,7 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Answer for a layer. If the layer cannot run in its own data type and layout, answer in another data type or
-    layout.
+    """Answer for a layer, if necessary in another data type or layout.
 
     Args:
         problem: problem of the layer.
@@ -213,8 +207,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
         answer: function that returns the answer for a problem, or raises `KernrecError`.
 
     Returns:
-        (answer, note). The note names the data type or layout that was used instead. It is empty if nothing was
-            replaced.
+        (answer, note). The note names the data type or layout that replaces the layer's own; empty if there is none.
 
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
@@ -254,7 +247,6 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
-    """Yield variants of a problem that may run: first in other layouts, then in other data types."""
     op: Op = problem.definition
     for dtype in (problem.dtype, *(() if exactly else replacements(problem, gpu))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):

@@ -12,7 +12,7 @@ from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
 
 WORKSPACE_BYTES = 1 << 30
-"""Assumed memory of the CUDA context, library workspaces and captured CUDA graphs, in bytes."""
+"""Assumed bytes of the CUDA context, library workspaces and captured CUDA graphs."""
 _WEIGHTS = {"matmul": ("b", "bias"), "matvec": ("a",), "conv2d": ("w", "bias"), "moe": ("gate", "up", "down")}
 _WEIGHTS |= dict.fromkeys(("rmsnorm", "layernorm"), ("weight", "bias"))
 _MOST_GPUS = 64
@@ -32,11 +32,9 @@ class Memory(JsonForm):
 
     @property
     def needed_bytes(self) -> int:
-        """Total memory in bytes."""
         return self.weights_bytes + self.cache_bytes + self.activations_bytes + self.workspaces_bytes
 
     def fits(self, gpu: GPU) -> bool:
-        """Return whether the network fits in the GPU's memory."""
         return self.needed_bytes <= gpu.memory_bytes
 
     def __str__(self) -> str:
@@ -53,15 +51,13 @@ class DoesNotFitError(KernrecError):
         super().__init__(message)
         self.memory = memory
         self.short = short
-        """Short form of the message, for a row of a table."""
 
 
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     """Return the memory that one GPU needs to run a network.
 
-    If the layers do not form one network, or only some of its layers were requested, the result is the memory for the
-    tensors of the largest layer. Otherwise, activations are estimated as twice the activation tensors of the largest
-    layer, because inputs remain in memory while the next layer writes.
+    Activations are twice those of the largest layer, because inputs stay in memory while the next layer writes. For
+    independent layers or a part of a network, only the largest layer counts.
 
     Args:
         layers: layers of the network in their final data types.
@@ -81,8 +77,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return (weights, cache, other) of a layer in bytes. `cache` is for keys and values. `other` is the size of all
-    tensors that are neither weights nor cached."""
+    """Return (weights, keys and values, all other tensors) of a layer in bytes."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
     weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)
@@ -94,8 +89,7 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that does not fit in a GPU's memory. Its message names the smallest change that
-    makes the network fit.
+    """Return the error for a network that exceeds a GPU's memory. It names the smallest change with which it fits.
 
     Args:
         memory: memory that one GPU needs.
@@ -130,7 +124,6 @@ def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]
 
 
 def gigabytes(size: float, digits: int = 3) -> str:
-    """Return the text of a size in GB, with `digits` significant digits."""
     return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
 
 

@@ -1,8 +1,4 @@
-"""Answer a request for a whole network on one GPU: a recommendation for each layer, baselines of backends, and
-totals.
-
-All layers run at the same operating point, because power limits are not changed between layers.
-"""
+"""Answer a request for a whole network on one GPU, with all layers at the same operating point."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +33,6 @@ from kernrec.recommender.networks.result import (
     NetworkAnswer,
     Total,
     TotalSum,
-    value_of,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
@@ -45,7 +40,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that layers with a baseline must cover for the backend to get a total."""
+"""Minimum fraction of a network's FLOPs in layers with a baseline for the backend to get a total."""
 
 
 def answer_network(
@@ -53,8 +48,7 @@ def answer_network(
 ) -> NetworkAnswer:
     """Return a recommendation and a baseline for each layer of a network on a GPU, and the totals.
 
-    If no kernel runs a layer in the network's data type and layout, the layer is answered in another data type or
-    layout, and a note says so. A layer that neither a kernel nor a backend can run is omitted, also with a note.
+    Notes name layers that were answered in another data type or layout, and layers that nothing can run.
 
     Args:
         gpu_name: the GPU, or its name.
@@ -142,8 +136,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that enforces its maximum power (`max_power_w`) for both kernels and
-    backends.
+    """Return the query with a power limit that enforces its maximum power (`max_power_w`).
 
     Raises:
         UsageError: the GPU does not accept a power limit this low.
@@ -171,21 +164,20 @@ def _headline(
 ) -> str:
     """Return the name of the total that represents the network.
 
-    If a backend was selected, return the backend's total in three cases: the layers form one network, the request names
-    backends, or kernrec has no kernel for any layer. Otherwise, return the total of kernrec's recommendations.
+    This is the backend's total for a single network, for requested backends, or if kernrec has no kernel for any layer.
+    Otherwise, it is the total of kernrec's recommendations.
     """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
 
 def today(backend: str) -> str:
-    """Return the name of the total for running the network with this backend, such as `vLLM today`."""
+    """Return the name of a backend's total, such as `vLLM today`."""
     return f"{backend} today"
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of three configs for a layer, keyed by the name of the total that uses the config: the
-    fastest config, the config of lowest energy, and the config that the occupancy heuristic picks."""
+    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -202,7 +194,7 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals of the network in the order of the query's objective, best first."""
+    """Return the totals of the network, best first."""
     names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]
@@ -218,11 +210,11 @@ def _totals(
         for total in sums.values():
             total.wait(exchange.latency_s)
     totals = [total.result(name) for name, total in sums.items()]
-    return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
+    value = query.objective.scalar.value_of
+    return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether the layers that have a baseline do at least the fraction `COVERED` of the network's FLOPs."""
     operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
     return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
         count for count, _ in operations
@@ -230,7 +222,6 @@ def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
 
 
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
-    """Return notes that explain what the totals include."""
     notes: list[str] = []
     layers, query, tp = answer.layers, answer.query, answer.workload.tp
     with_baseline = [(layer.name, layer.baseline) for layer in layers if layer.baseline is not None]

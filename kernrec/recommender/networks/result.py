@@ -1,14 +1,8 @@
 """Define the answer for a whole network: its layers, baselines and totals.
 
-For each layer, the answer has kernrec's recommendation, the baseline of a backend, and the choice of which of the two
-runs the layer.
-
-A total is the sum over all layers of count x cost. It assumes that layers run one after another. The time of
-all-reduces between GPUs is added to this sum. The intervals of totals assume fully correlated errors, so the ends of a
-total's interval are the sums of the ends of the layers' intervals. The reason is that predictions share most of their
-error: all kernels share the GPU's specifications, and the configs of one kernel share everything but the fraction
-`estimate.costs.OWN` of the error. If errors were assumed to be independent, the intervals of networks with many layers
-would be far too narrow.
+A total is the sum of count x cost over all layers, which run one after another, and of the time of all-reduces. Its
+intervals assume fully correlated errors, because kernels on one GPU share most of their error (`estimate.costs.OWN`).
+Independent errors would make the intervals of large networks far too narrow.
 """
 
 from collections.abc import Mapping
@@ -38,7 +32,7 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. Comparisons of two predictions are no more accurate than this fraction."""
+maintenance. Comparisons of two predictions are not more accurate."""
 
 Costs = tuple[Estimate, Estimate]
 """Latency and energy of a layer or config."""
@@ -50,13 +44,12 @@ class LayerAnswer(FormerNames):
 
     layer: Layer
     answer: Answer
-    """Answer for the layer's problem. It has no recommendations if only backends can run the layer."""
+    """Answer for the layer's problem, without recommendations if only backends can run the layer."""
     baseline: "Baseline | None" = None
-    """Baseline of the backend with which the network is compared; None if the backend has no baseline for the layer."""
+    """Baseline of the network's backend; None if it has none for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
-    """Whether the answer's main total uses kernrec's kernels. If so, a recommended kernel runs the layer, even if the
-    backend would be the better choice."""
+    """Whether the answer's main total uses kernrec's kernels wherever they exist."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -71,7 +64,7 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def costs(self) -> Costs:
-        """Latency and energy of the top recommendation or, if there is none, of the baseline."""
+        """Latency and energy of the top recommendation, or else of the baseline."""
         if (best := self.best) is not None:
             if self.layer.alone:
                 return best.latency_s, best.energy_j
@@ -95,12 +88,13 @@ class LayerAnswer(FormerNames):
         """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
-        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
+        value = self.objective.scalar.value_of
+        return 1.0 - value(*self.costs) / value(*backend)
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, and costs less even at the unfavorable
-        ends of both intervals. None if there is a recommendation, but no baseline to compare it with."""
+        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, and costs less at the unfavorable ends
+        of both intervals. None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -115,9 +109,8 @@ class LayerAnswer(FormerNames):
         """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
-        worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
-                       for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
-        return value_of(self.objective, (worst[0], worst[1])) < value_of(self.objective, (best[0], best[1]))
+        value = self.objective.scalar.value_of
+        return value(*(each.high for each in self.costs)) < value(*(each.low for each in backend))
 
     @property
     def runs_backend(self) -> bool:
@@ -126,36 +119,34 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def run_costs(self) -> Costs:
-        """Latency and energy of the layer with the program that should run it, which is either the backend or kernrec's
-        kernel."""
+        """Latency and energy of the layer with the backend or kernel that should run it."""
         return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
     def program(self) -> tuple[str, str]:
-        """(name, config) of the program that should run the layer. The config is empty if the program is a backend."""
+        """Name and config of the program that should run the layer. The config is empty for a backend."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.baseline.name if self.baseline is not None else ""), ""
 
     @property
     def source(self) -> str:
-        """Source of the latency of the program that should run the layer."""
+        """Source of the latency in `run_costs`."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.baseline.source if self.baseline is not None else ""
 
     @property
     def latency_s(self) -> float:
-        """Time of all occurrences of the layer, in seconds, with the program that should run it."""
+        """Seconds of all occurrences of the layer, with the program that should run it."""
         return self.count * self.run_costs[0].value
 
     @property
     def energy_j(self) -> float:
-        """Energy of all occurrences of the layer, in joules, with the program that should run it."""
+        """Joules of all occurrences of the layer, with the program that should run it."""
         return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         baseline = None if self.baseline is None else self.baseline.as_dict()
         return {
             "name": self.name,
@@ -168,22 +159,9 @@ class LayerAnswer(FormerNames):
         }
 
 
-def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes. For the objective `pareto`, this is the latency."""
-    latency, energy = (np.array(estimate.value) for estimate in costs)
-    scalar = Objective.LATENCY if objective is Objective.PARETO else objective
-    return float(scalar.value_of(latency, energy))
-
-
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals.
-
-Four totals select a config for each layer: kernrec's recommendation, kernrec's config of lowest latency or of lowest
-energy, or the config that an occupancy heuristic selects. The mixture uses kernrec where it is worth it and a backend
-elsewhere. The total of a backend is named after the backend, such as `vLLM today`. For a layer without a baseline, the
-mixture and the backend's total use kernrec's recommendation.
-"""
+"""Names of totals: the occupancy heuristic's, and kernrec where it is worth it with a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -196,13 +174,12 @@ class Total(IntervalNames, JsonForm):
     JSON = "name latency_s energy_j power_w source energy_source"
 
     name: str
-    """Name of the total, which states how configs were selected, or which backend runs the network."""
+    """Selection of configs, or backend that runs the network."""
     latency_s: Estimate
     energy_j: Estimate
 
     @property
     def power_w(self) -> float:
-        """Mean power in watts."""
         return self.energy_j.value / self.latency_s.value
 
     @property
@@ -211,40 +188,35 @@ class Total(IntervalNames, JsonForm):
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Return (change of latency, change of energy) of this total relative to another total. A change of -0.1 means
-        10 % less."""
+        """Return the change of (latency, energy) relative to another total, such as -0.1 for 10 % less."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         return super().as_dict() | {"source": self.latency_s.source}
 
 
 class TotalSum:
-    """Running sum of the costs of layers. Its source is the least certain source among the layers."""
+    """Running sum of the costs of layers, with the least certain of their sources."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((2, 3))
         self._sources = [len(SOURCES) - 1] * 2
 
     def add(self, count: int, latency: Estimate, energy: Estimate) -> None:
-        """Add latency and energy of a layer that occurs `count` times in the network."""
         for row, estimate in enumerate((latency, energy)):
             self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def wait(self, latency: Estimate) -> None:
-        """Add time in which the GPU waits, for example for all-reduces. Energy is added so that the mean power stays
-        the same."""
+        """Add time in which the GPU waits, such as for all-reduces, at unchanged mean power."""
         self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
         self._sums[0] += (latency.value, latency.low, latency.high)
         self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
 
     def result(self, name: str) -> Total:
-        """Return the current sum as a total with this name."""
         latency, energy = (
             Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
             for bounds, source in zip(self._sums, self._sources, strict=True)
@@ -257,8 +229,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total, keyed by its name. If totals have equal costs, only the total with the lowest rank is shown. The
-backend's total has rank 0."""
+"""Rank of each total, of which only the lowest is shown if costs are equal. The backend's total has rank 0."""
 
 
 @dataclass(frozen=True)
@@ -276,19 +247,19 @@ class NetworkAnswer(NetworkNames, JsonForm):
     layers: tuple[LayerAnswer, ...]
     """Answers for the layers, in the order of the network."""
     left_out: tuple[str, ...]
-    """One line for each layer that the totals do not include, with the reason."""
+    """Line on each layer that the totals exclude, with the reason."""
     totals: tuple[Total, ...]
     """Totals of the network in the order of the query's objective, best first."""
     adjusted: tuple[str, ...] = ()
-    """Notes on how the answer differs from the request, for example in the data type of a layer."""
+    """Notes on how the answer differs from the request, such as another data type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
-    """Layouts that were selected for layers with a free layout and differ from the op's default, keyed by op."""
+    """Selected layouts that differ from the op's default, keyed by op."""
     backend: str = ""
-    """Backend with which the network is compared; empty if no backend has a total."""
+    """Backend with which the network is compared; empty if none has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
     exchange: "Exchange | None" = None
-    """All-reduces between tensor-parallel GPUs; None if there is only one GPU."""
+    """All-reduces between tensor-parallel GPUs; None for one GPU."""
     memory: "Memory | None" = None
     """Memory that one GPU needs to run the network."""
 
@@ -305,7 +276,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return tabular.network_html(self)
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each layer: its top recommendation or, if there is none, a baseline.
+        """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or else a baseline.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -324,7 +295,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def headline(self) -> Total:
-        """Total that represents the network, named `headline_name`."""
+        """Total that represents the network."""
         return self.total(self.headline_name)
 
     @property
@@ -339,12 +310,10 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Distinct data types of the layers."""
         return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Distinct sources of the layers' latencies."""
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
     @cached_property
@@ -356,8 +325,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return (name, fraction of the network's time) for each of the `most` layers that take longest. All-reduces
-        count as one layer."""
+        """Return (name, fraction of the network's time) of the longest layers. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -366,7 +334,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
-        """Layers that together take most of the network's time, longest first (at most `MOST_SHOWN`)."""
+        """Layers that together take most of the network's time, longest first."""
         taken = 0.0
         for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
             taken += layer.latency_s
@@ -380,12 +348,12 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
-        """Layers in which it is worth replacing the backend by a custom kernel."""
+        """Layers in which a custom kernel is worth it."""
         return tuple(layer for layer in self.layers if layer.worth_it)
 
     @property
     def advice(self) -> str:
-        """Text that states in how many layers custom kernels are worth it. It is empty if no backend has a total."""
+        """Sentence on how many layers are worth a custom kernel; empty if no backend has a total."""
         if (backend := self.today) is None:
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
@@ -412,8 +380,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals with distinct costs. Among totals with equal costs, the one with the lowest rank in `_PREFERRED` is
-        kept."""
+        """Totals with distinct costs, by the ranks in `_PREFERRED`."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -421,7 +388,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the answer: what was adjusted, which layers are not in the totals, and the notes of each layer."""
+        """Notes on the request, on layers outside the totals, and on each layer."""
         lines = (note for layer in self.layers for note in layer.answer.notes)
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
@@ -430,7 +397,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return next(total for total in self.totals if total.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return plain values for JSON, with units in the keys."""
         document = super().as_dict() | {"backend": self.backend or None, "headline": self.headline_name}
         if self.memory is None:
             del document["fits"], document["memory"]
@@ -439,19 +406,19 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def unit(self) -> str:
-        """Unit in which rates are stated: `token` for a language model, otherwise `call`."""
+        """Unit of rates: `token` for a language model, otherwise `call`."""
         return "token" if self.workload.one_network and self.workload.tokens else "call"
 
     @property
     def work(self) -> int:
-        """Number of units (tokens or calls) that one pass through the network produces."""
+        """Number of units (tokens or calls) per pass through the network."""
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, including expected regrets, keyed by objective.
+        """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A regret is the loss from not choosing the best config. Each layer has regrets. The network's regret is the sum
-        over its layers as a fraction of its total cost.
+        A layer's regret is the loss from not choosing the best config. The network's regret is their sum relative to
+        its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -22,6 +22,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -30,8 +31,10 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.json_document import TextFile, read_text
 from kernrec.interop.model_config import Quantization
 from kernrec.interop.moe_configs import EXPERTS, LORA, STATE_SPACE, read_moe_configs
+from kernrec.interop.read_results import format_of
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.expert_ranking import LEAST_SM, TUNABLES, ranks, shipped_ranking
 from kernrec.util.files import read_input
@@ -177,7 +180,11 @@ def whole(name: str, device: str) -> str:
     return name.replace("*", device, 1)
 
 
-FORMATS = "a config.json of a model, its folder, or a file of tuned configs as vLLM and SGLang read it"
+FORMATS = (
+    "a model's config.json or its folder, a tuned file with the name that vLLM or SGLang gives it, Triton's"
+    " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
+)
+"""Description of the inputs that `kernrec audit` accepts."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),)?N=(?P<width>\d+)(?:,K=(?P<depth>\d+))?,device_name=(?P<device>[^,]+?)"
     r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
@@ -212,6 +219,11 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 """Public models with their number of experts, width of an expert, hidden size, and experts per token."""
 _MOST_TOKENS = 1 << 16
 _LARGEST = 1 << 20
+_LARGEST_CACHE = 16 << 20
+_SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
+"""Names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
+_OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
+"""Fields of a model's `config.json`, of which each has at least one."""
 _MOST_WARPS = 32
 
 
@@ -221,7 +233,9 @@ class Judgment(StrEnum):
     WRONG = "cannot run"
     GOOD = "as good as the best, within the error"
     DOUBTFUL = "doubtful"
+    SLOWER = "slower"
     OTHER_GPU = "tuned for another GPU"
+    OTHER_VERSION = "tuned for another version"
     POSSIBLE = "can run"
 
 
@@ -229,15 +243,17 @@ class Judgment(StrEnum):
 class JudgedEntry:
     """Entry of a tuned file with a judgment for a GPU."""
 
-    tokens: int
-    config: Mapping[str, int]
+    problem: int | str
+    """Number of tokens in files of vLLM and SGLang. In other files, a text such as the operator and the shapes."""
+    config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU for which the entry was tuned. It is empty if
-    neither applies."""
+    """Reason why the entry cannot run or is doubtful, or the other GPU or version for which the entry was tuned. It is
+    empty if none of these applies."""
     ratio: float | None = None
-    """Ratio of the entry's predicted time to the lowest predicted time of any config; None if times were not
-    predicted."""
+    """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
+    measured: bool = False
+    """Whether `ratio` comes from times in the file. Otherwise, it is predicted."""
 
 
 @dataclass(frozen=True)
@@ -248,39 +264,72 @@ class JudgedFile:
     gpu: GPU
     tuned_for: str
     """Name of the GPU in the file's name, with spaces instead of underscores."""
-    triton: str
-    """Release of Triton that the file or its folder states; empty if neither states one."""
+    versions: Mapping[str, str]
+    """Versions that the file or its folder states, keyed by software (`triton`, `flashinfer`, ...)."""
     entries: tuple[JudgedEntry, ...]
     model: str = ""
     """Model whose layer sizes were assumed to predict times; empty if times were not predicted."""
+    tool: str = ""
+    """Autotuner that wrote the file; empty for files of vLLM and SGLang."""
+    comment: str = ""
+    """Note on times that are not predicted; empty if `model` is set."""
 
     @property
     def note(self) -> str:
-        """Note that states which layer sizes the predictions assume."""
+        """Note that states which layer sizes the predictions assume, or why no times are predicted."""
         if self.model:
             return f"predicted for the sizes of {self.model}; audit the model for others"
-        return "a file alone is not enough to predict times; audit its model"
+        return self.comment or "a file alone is not enough to predict times; audit its model"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
+        problem, ratio = ("problem", "measured_over_best") if self.tool else ("tokens", "predicted_over_best")
         entries = [
-            {"tokens": e.tokens, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
-            | {"predicted_over_best": e.ratio}
+            {problem: e.problem, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
+            | {ratio: e.ratio}
             for e in self.entries
         ]
-        about = {"file": self.name, "gpu": self.gpu.name, "tuned_for": self.tuned_for or None}
-        return {**about, "triton": self.triton or None, "assumed_model": self.model or None, "entries": entries}
+        return {
+            "file": self.name,
+            "gpu": self.gpu.name,
+            "tool": self.tool or None,
+            "tuned_for": self.tuned_for or None,
+            "triton": self.versions.get("triton"),
+            "versions": dict(self.versions),
+            "assumed_model": self.model or None,
+            "entries": entries,
+        }
 
 
-def is_tuned_file(place: str) -> bool:
-    """Return whether a path is a file whose name has the form of a tuned file's name."""
-    path = Path(place)
+def is_engine_file(path: Path) -> bool:
+    """Return whether a path is a file whose name has the form of a tuned file's name in vLLM or SGLang."""
     return path.is_file() and any(name.fullmatch(path.name) for name in (_NAME, *_OTHER_NAMES.values()))
 
 
-def judge_file(path: Path, gpu: GPU) -> JudgedFile:
-    """Judge for each entry of a tuned file whether the entry can run on a GPU. If times can be predicted, also judge
-    how close the entry is to the best config.
+def is_tuned_file(path: Path) -> bool:
+    """Return whether a path is a tuned file whose entries kernrec judges.
+
+    Raises:
+        UsageError: the file cannot be read, or it is neither a tuned file nor a model's config.
+    """
+    if is_engine_file(path):
+        return True
+    if not path.is_file() or path.name == "config.json":
+        return False
+    file = TextFile(path, *read_text(path, _LARGEST_CACHE))
+    with suppress(UsageError):
+        return format_of(file).tuned is not None
+    if not any(name in file.text for name in _OF_MODELS):
+        raise UsageError(f"{path} is neither a model nor a tuned file; expected {FORMATS}")
+    return False
+
+
+def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
+    """Judge for each entry of a tuned file of vLLM or SGLang whether the entry can run on a GPU. If times can be
+    predicted, also judge how close the entry is to the best config.
+
+    Args:
+        wanted: versions of the software that will use the file, keyed by its name.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
@@ -294,9 +343,14 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     if match is None:
         raise UsageError(f"{path} is not named like a tuned file; expected {FORMATS}")
     device = match["device"].replace("_", " ")
-    other = "" if _is_gpu(device, gpu) else device
     folder = _TRITON_FOLDER.search(str(path.parent))
     triton = version or (".".join(folder.groups()) if folder else "")
+    versions = {"triton": triton} if triton else {}
+    other = (Judgment.POSSIBLE, "")
+    if release := other_version(versions, wanted or {}):
+        other = (Judgment.OTHER_VERSION, release)
+    if not is_gpu(device, gpu):
+        other = (Judgment.OTHER_GPU, device)
     stated = match.groupdict()
     element = 1 if (stated.get("dtype") or "").startswith(("fp8", "int8_w8a8")) else 2
     block = [int(size) for size in stated["block"].split(",")] if stated.get("block") else []
@@ -304,7 +358,7 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     if file is None or not ranks(file, gpu):
         file, model = None, ""
     entries = tuple(_judged(tokens, config, gpu, element, block, other, file) for tokens, config in configs.items())
-    return JudgedFile(path.name, gpu, device, triton, entries, model)
+    return JudgedFile(path.name, gpu, device, versions, entries, model)
 
 
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
@@ -332,26 +386,26 @@ def _judged(
     gpu: GPU,
     element: int,
     block: list[int],
-    other: str,
+    other: tuple[Judgment, str],
     file: TunedFile | None,
 ) -> JudgedEntry:
     for reason in _reasons(config, gpu, element, block):
         return JudgedEntry(tokens, config, Judgment.WRONG, reason)
-    tuned_for = f"tuned for {other}" if other else ""
+    tuned_for = f"tuned for {other[1]}" if other[1] else ""
     if file is not None and 1 <= tokens <= _MOST_TOKENS and config.keys() <= set(TUNABLES):
         ratio = shipped_ranking().over_best(file, tokens, gpu, config)
         if ratio <= math.exp(DEVIATIONS * shipped_ranking().pair_spread):
             return JudgedEntry(tokens, config, Judgment.GOOD, tuned_for, ratio)
         slower = f"{ratio:.2f} times the predicted time of the best"
         return JudgedEntry(tokens, config, Judgment.DOUBTFUL, ", ".join(filter(None, (slower, tuned_for))), ratio)
-    return JudgedEntry(tokens, config, Judgment.OTHER_GPU if other else Judgment.POSSIBLE, other)
+    return JudgedEntry(tokens, config, *other)
 
 
-def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
-    """Yield each reason why a GPU cannot run a config."""
-    for name in (*EXPERTS, *LORA, "num_ctas"):
+def launch_reasons(config: Mapping[str, int], gpu: GPU) -> Iterator[str]:
+    """Yield each reason why a GPU cannot launch a Triton kernel with the options of a config."""
+    for name in ("num_ctas", "num_warps"):
         value = config.get(name, 1)
-        if value & (value - 1):
+        if value < 1 or value & (value - 1):
             yield f"{name} is {value}, not a power of two"
     if (warps := config.get("num_warps", 4)) > _MOST_WARPS:
         yield f"{warps} warps are more than a block has"
@@ -359,6 +413,15 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
         yield f"num_ctas is {config['num_ctas']}, and the {gpu.title} has no clusters"
     if config.get("USE_TMA") and gpu.sm < 90:
         yield f"USE_TMA is set, and the {gpu.title} has no TMA"
+
+
+def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
+    """Yield each reason why a GPU cannot run a config."""
+    for name in (*EXPERTS, "BLOCK_N", "BLOCK_K"):
+        value = config.get(name, 1)
+        if value & (value - 1):
+            yield f"{name} is {value}, not a power of two"
+    yield from launch_reasons(config, gpu)
     if not config.keys() >= set(EXPERTS):
         return
     depth = min(config["BLOCK_SIZE_K"], block[1]) if block else config["BLOCK_SIZE_K"]
@@ -371,8 +434,21 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
         )
 
 
-def _is_gpu(device: str, gpu: GPU) -> bool:
+def is_gpu(device: str, gpu: GPU) -> bool:
+    """Return whether a GPU may be the one that a tuned file names."""
+    if device in _SHARED_NAMES:
+        return gpu.title.startswith(device)
     try:
         return find_gpu(device).name == gpu.name
     except UsageError:
         return False
+
+
+def other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return text for the first version that a file states and that is not the wanted one; empty if there is none.
+    `stated` and `wanted` contain versions, keyed by the name of the software."""
+    for name in stated.keys() & wanted.keys():
+        if (stated[name] + ".").startswith(wanted[name] + "."):
+            continue
+        return f"{name} {stated[name]}"
+    return ""

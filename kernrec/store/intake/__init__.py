@@ -1,13 +1,8 @@
-"""Read and check untrusted rows in a separate process with limits, then add them.
+"""Read and check untrusted rows in a child process (`read_file.py`) with limits, then add them.
 
-untrusted file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain Parquet ->
-parent (`kernrec.store.reader`): add the rows
-
-The database that receives the rows is opened only after the rows were checked: while a process writes to a DuckDB file,
-no other process can read it. Adding a million rows takes longer than a query waits. So kernrec adds many rows to a
-copy, and queries use the old file until the copy replaces it. Two locks exclude other writers. The original stays open
-for reading, so nobody writes to it before it is replaced. The copy is locked, so that two processes do not replace the
-same file.
+While a process writes to a DuckDB file, no other process can read it. So kernrec opens the receiving database only
+after the check. It adds many rows to a copy, and queries use the old file until the copy replaces it. Two locks exclude
+other writers: the original stays open for reading, and the copy is locked.
 """
 
 import os
@@ -63,21 +58,16 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""If the files of checked rows have more bytes than this, kernrec adds the rows to a copy of the database. Adding fewer
-rows takes less than a second."""
+"""Size of checked rows in bytes from which kernrec adds them to a copy of the database."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file, except rows that `database` already contains. If an error occurs, no row
-    is added.
+    """Add the rows of another database file, except rows that `database` already contains, and return the number of new
+    rows. If an error occurs, no row is added.
 
     Args:
-        database: Open database that receives the rows.
         other: An untrusted file, which is not changed. Its withdrawals are ignored.
-        note: Function that receives a line of text if withdrawals were ignored.
-
-    Returns:
-        Number of new rows.
+        note: Function that receives a message if withdrawals were ignored.
 
     Raises:
         UsageError: The file cannot be read, or a row is impossible or does not match its key.
@@ -87,10 +77,7 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of the file `other` to the database at `path`, like `merge`.
-
-    The database is created if needed. It is opened only after the rows were checked.
-    """
+    """Add the rows of the file `other` to the database at `path`, like `merge`. Create the database if needed."""
     with _checked(other, path, note) as checked, adding_to(path, checked) as database:
         return add_checked(database, checked)
 
@@ -107,28 +94,21 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, and return the number of new rows. If an error occurs, no row is
-    added.
+    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows.
 
     Args:
-        database: Open database that receives the rows.
         checked: Folder with files of checked rows. The files are moved out of this folder.
-        signer: See `Database.add_from`.
-        apart_from: See `Database.add_from`.
+        signer, apart_from: See `Database.add_from`.
     """
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """Open a database to add rows.
-
-    The database is created if needed. If an error occurs, a database that was created here is deleted again.
+    """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
     Args:
-        path: Path of the database.
-        checked: Folder with the rows to add. If there are many, kernrec works on a copy, and queries use the old file
-            until the end.
+        checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

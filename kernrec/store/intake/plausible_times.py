@@ -1,7 +1,7 @@
-"""Compute which times are plausible for a problem on a GPU: at least a floor, and at most a ceiling.
+"""Compute which times are plausible for a problem on a GPU.
 
-No kernel is faster than the floor or slower than the ceiling. A row with a wrong shape, unit or kernel would distort
-answers and models. Both bounds are far from the times of real kernels, so that no true recording is refused.
+A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
+kernels, so that no true recording is refused.
 """
 
 from kernrec.gpu import GPU
@@ -10,10 +10,9 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""The floor is multiplied by this factor, because some boards are faster than their data sheet: an RTX 3090 reached 1.1
-times its f32 peak and 1.2 times its bandwidth."""
+"""Factor of the lower bound for boards that exceed their data sheet, such as 1.2 times the bandwidth on an RTX 3090."""
 _LEAST_S = 0.3e-6
-"""Minimum time of a launch in seconds. In comparison, a kernel that does nothing takes about a microsecond."""
+"""Minimum time of a launch in seconds. A kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
 """Largest speedup of a convolution by Winograd's algorithm: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray,
 arXiv 1509.09308)."""
@@ -25,9 +24,9 @@ the latency of DRAM), and to start."""
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    The bound is the larger of two times. The first is the time to transfer, at DRAM bandwidth, the compulsory bytes
-    that do not fit in the L2 cache. The second is the time of the operations at the GPU's highest peak among all types
-    of at least eight bits. A margin allows for boards that exceed their data sheet.
+    It is the larger of two times. The first is the time to transfer the compulsory bytes that do not fit in the L2
+    cache at DRAM bandwidth. The second is the time of the operations at the GPU's highest peak among types of eight or
+    more bits.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
@@ -41,11 +40,8 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return an upper bound, in seconds, for the time of any kernel for a problem: the time that a single thread would
-    need.
-
-    Return None if the definition of the problem's op does not state the number of operations.
-    """
+    """Return the time in seconds that a single thread would need for a problem, as an upper bound for any kernel.
+    Return None if the problem's op does not state its number of operations."""
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -53,13 +49,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """If recorded times are implausible, return the reason in one line. Otherwise, return None.
-
-    Args:
-        times_s: Recorded times in seconds.
-        problem: Problem that was recorded.
-        gpu: GPU on which the problem was recorded.
-    """
+    """Return the reason, in one line, why recorded times in seconds are implausible, or None."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

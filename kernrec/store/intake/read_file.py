@@ -1,4 +1,4 @@
-"""Run as a child process: read one untrusted file, check every row, and write valid rows to a database and to Parquet.
+"""Read one untrusted file in a child process, check every row, and write valid rows to a database and to Parquet.
 
 The parent process (`kernrec.store.reader`) starts this module. The child reads a request from standard input and prints
 one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of these tasks:
@@ -34,18 +34,16 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Maximum number of passes over the user's own rows. Each pass finds rows that refer to rows that the previous pass
-excluded."""
+"""Maximum number of passes over the user's own rows. Excluding rows makes the rows that refer to them invalid."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""End of the SQL query that sets the order in which the rows of a table are stored, keyed by table name. A query about
-one problem then reads only a part of the log."""
+"""End of the SQL query that sets the order in which a table's rows are stored, keyed by table name. It lets a query
+about one problem read only a part of the log."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task, and return its answer under the key `found`. If the task refuses the file, return the
-    reason, in one line, under the key `refused`."""
+    """Run the requested task. Return its result under `found`, or the reason for refusing the file under `refused`."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -55,9 +53,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read.
-
-    Measurements stay in a copy of the file, which nobody can change after the check.
+    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Measurements
+    stay in a copy of the file, which nobody can change after the check.
 
     Returns:
         Number of rows in each table.
@@ -72,11 +69,8 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
     """Raise `UsageError` if the parent process must not open a database.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
-        rows: Whether to check the rows, too. Otherwise they are only read, so that a damaged file crashes this process
-            and not its parent.
+        rows: Whether to check the rows. Otherwise only read them: a damaged file may crash this process.
         state: State that the file must have (`marks.file_state`).
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
@@ -91,12 +85,10 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
-    description of the fault.
+    """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
 
-    If a row is excluded, rows that refer to it are impossible, too. So the other rows are checked again until no fault
-    is found. If the system clock is slow, all rows seem to come from the future. So rows that are not newer than the
-    last change of the file are accepted, too.
+    A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
+    the future, so rows that are not newer than the last change of the file are accepted.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -130,14 +122,10 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """Yield a connection to a database that has the present schema.
-
-    If the file has an older schema, it is copied, and the copy is migrated.
+    """Yield a connection to a database that has the present schema, migrating a copy of an older file.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
         copied: Whether to open a copy even if the file has the present schema.
         state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
         filtered: See `connect_untrusted`.
@@ -177,21 +165,19 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write them to a folder as the same files that `read_database`
-    writes.
+    """Check all rows of groups of Parquet files, and write the same files to a folder as `read_database`.
 
-    A row that occurs in several groups is written once. Each group must contain all configs and problems that its
-    measurements refer to. The file `SOURCES` in the folder lists the groups of each measurement.
+    A row in several groups is written once. Each group must contain all configs and problems of its measurements. The
+    file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for the checked rows.
-        limits: Limits of this process.
 
     Returns:
         A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
-        lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
+            lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits) as connection:
@@ -237,15 +223,13 @@ def _segments_opened(
 ) -> "Iterator[DuckDBPyConnection]":
     """Yield a connection to the rows of all files.
 
-    The connection has a relation `db.<table>` with the distinct rows of each table, and a relation `<table>_rows` that
-    also has the `number` of each group that contains the row. Each file is read only once, so that nobody can change it
-    between the check and its use.
+    The relation `db.<table>` has the distinct rows of a table. The relation `<table>_rows` also has the `number` of
+    each group that contains the row. Each file is read only once, so nobody can change it after the check.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for temporary files.
-        limits: Limits of this process.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
@@ -280,8 +264,7 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """Check the columns of Parquet files, and return an SQL query for their rows. The query also returns the number of
-    the file that contains the row."""
+    """Check the columns of Parquet files, and return an SQL query for their rows and the number of each row's file."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
@@ -332,10 +315,8 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables to Parquet files, without the columns that are NULL in all rows.
-
-    For the table `measurement`, write only the names of the columns, because its rows stay in the database.
-    """
+    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For `measurement`, write
+    only the names of the columns, because its rows stay in the database."""
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":
@@ -350,13 +331,7 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Rewrite a Parquet file as a file `table.parquet` that has only columns of plain types.
-
-    Args:
-        path: Path of the untrusted file.
-        folder: Folder for the new file.
-        limits: Limits of this process.
-        most_rows: Maximum number of rows.
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
 
     Raises:
         UsageError: The file states that it has more rows or bytes than any recording.

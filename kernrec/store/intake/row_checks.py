@@ -1,6 +1,6 @@
 """Check untrusted rows: they must be complete, in range and plain text, and their keys must be hashes of their content.
 
-The schema contains checks of ranges (`db/schema`). This module adds checks that cannot be part of a schema.
+This module adds checks that cannot be part of the schema (`db/schema`).
 """
 
 import json
@@ -63,12 +63,10 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Maximum number of digits of a dimension. No tensor is larger, and the product of three dimensions must not
-overflow."""
+"""Maximum number of digits of a dimension, so that the product of three dimensions cannot overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Maximum power, as a multiple of the highest power limit in the GPU catalog. The boards of some makers allow 1.3 times
-this limit, and sensors overshoot."""
+"""Maximum power, as a multiple of the GPU's highest power limit. Some boards allow 1.3 times this limit."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -76,7 +74,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """If a row of `db.<table>` is not valid, raise a `UsageError` that names some faulty rows and their fault."""
+    """Raise a `UsageError` that names some faulty rows and their fault if a row of `db.<table>` is not valid."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -95,13 +93,11 @@ def faults(
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
-        layout: Layout of the schema.
         most: Maximum number of keys to list for each fault.
-        latest: Latest plausible time of a measurement, by default the present time. Measurements may be up to one day
-            later, because clocks differ.
+        latest: Latest plausible time of a measurement, by default the present time. Rows may be one day later.
 
     Yields:
-        (description of a fault, keys of the rows that have it)
+        (description of a fault, keys of the faulty rows)
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
@@ -141,8 +137,7 @@ def faults(
 
 
 def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for the powers, energies and clocks of a
-    GPU."""
+    """Yield (description of a fault, SQL condition on valid rows) for the powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -168,8 +163,7 @@ def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find measurements whose latency is too short for the GPU's peak performance. Only problems of kernrec's own ops
-    are checked."""
+    """Find measurements of kernrec's own ops whose latency is too short for the GPU's peak performance."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
@@ -213,11 +207,8 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for a table. A condition that is NULL counts
-    as met.
-
-    Columns that are not in `kinds` need no condition, because they are NULL in all rows.
-    """
+    """Yield (description of a fault, SQL condition on valid rows) for a table. A condition that is NULL counts as met.
+    Columns that are not in `kinds` are NULL in all rows, so they need no condition."""
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
     for name in layout.required[table]:
@@ -271,8 +262,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time that the system clock shows may be correct. It must be in the years in which this version
-    of kernrec can be in use."""
+    """Return whether a time of the system clock lies in the years in which this version of kernrec can be in use."""
     return _FIRST <= moment < _LAST
 
 

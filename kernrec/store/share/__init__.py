@@ -1,5 +1,4 @@
-"""Share rows of databases through places. A place stores signed bundles of rows that never change. The name of each
-bundle contains a hash of its content.
+"""Share rows of databases through places, which store signed bundles of rows.
 
 A bundle is a zip file or a folder:
 
@@ -13,10 +12,5 @@ A place is a folder, an object store, a web location or a git folder:
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
     index.json                                                                  the names, for readers who cannot list
 
-Files never change, so writers need no lock. The modules `place.py` and `servers.py` read, write and list the files of a
-place; `push`, `pull` and `withdraw` work with any kind of place. All pulled rows are added to one database
-(`pulled.py`).
-
-All input is untrusted until it is checked. This applies to names and numbers in documents (`manifest.py`), to sizes and
-hashes of files (`bundle.py`), and to the rows (`kernrec.store.intake`).
+Bundles and withdrawals never change, so writers need no lock. All input is untrusted until it is checked.
 """

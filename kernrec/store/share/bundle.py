@@ -16,13 +16,12 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum number of unpacked bytes per byte of a zip file. The files in it are stored uncompressed, and Parquet files
-can hardly be compressed."""
+"""Maximum number of unpacked bytes per byte of a zip file, whose files are uncompressed Parquet files."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest has been read, but not its segments of rows."""
+    """A bundle whose manifest has been read, but not its rows."""
 
     place: Place
     manifest: Manifest
@@ -31,16 +30,11 @@ class Bundle:
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
-    """Write a bundle. The segments are written first, then the signature, and the manifest last.
+    """Write a bundle: first the segments, then the signature, then the manifest. Return the manifest with its owner.
 
     Args:
-        place: Folder or zip file for the bundle's files.
         manifest: Manifest without an owner.
         files: Paths of the segments' files, keyed by `Segment.name`.
-        signer: Owner of the bundle, who signs the manifest.
-
-    Returns:
-        The manifest with its owner.
     """
     for segment in manifest.segments:
         place.write(segment.name, files[segment.name])
@@ -51,18 +45,13 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
 
 
 def write_content(place: Place, name: str, content: bytes) -> None:
-    """Write a small file with the given content to a place."""
     with scratch_folder() as folder:
         (file := folder / "document").write_bytes(content)
         place.write(name, file)
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Check a manifest and its signature, and return the bundle.
-
-    Args:
-        place: Folder, zip file or other store that contains the bundle's files.
-        name: Name of the manifest.
+    """Return the bundle with a manifest, after checking the manifest and its signature.
 
     Raises:
         UsageError: The file is not a manifest, or its signature does not match.
@@ -74,12 +63,9 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return (parsed document, bytes of the document) for a signed document. The signature is in a file beside the
-    document.
+    """Return (parsed document, bytes of the document) for a document with a signature file beside it.
 
     Args:
-        place: Store of files that contains the document.
-        name: Name of the document.
         parse: Function that converts the document's bytes, given a title for messages.
 
     Raises:
@@ -96,11 +82,10 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, no row
-    is added.
+    """Add the rows of a bundle to the database at `path`, or none if an error occurs. Return the number of new rows.
 
-    The rows are checked before the database is opened. A row that differs from a stored row only in private columns is
-    the same measurement, so it is not added. Withdrawals in a bundle of kernrec 0.1 are ignored.
+    A row that differs from a stored row only in private columns is the same measurement, so it is not added.
+    Withdrawals in a bundle of kernrec 0.1 are ignored.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -114,16 +99,15 @@ def import_to(path: Path, bundle: Bundle) -> int:
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
     """Check the rows of bundles, and write them to a folder as files that `exchange.add_rows` can read.
 
-    Each bundle must contain the configs and problems of its measurements. For each measurement, the file
-    `exchange.SOURCES` lists the bundles that contain it, as positions in `bundles`. Only this program may access the
-    folder.
+    Each bundle must contain the configs and problems of its measurements. The file `exchange.SOURCES` lists for each
+    measurement the indices in `bundles` of the bundles that contain it.
 
     Args:
         bundles: At least one bundle.
-        folder: Folder for the checked rows.
+        folder: Private folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place for shared bundles. Rows of such bundles must not be replayed, and
-            must be measurements of the GPU that the manifest names.
+        placed: Whether the bundles come from a place. Rows of such bundles must not be replayed, and must be
+            measurements of the GPU that the manifest names.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -151,12 +135,7 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:
-    """Copy a segment of a bundle to a file.
-
-    Args:
-        place: Store that contains the bundle's files.
-        item: The segment.
-        target: Path of the new file.
+    """Copy a segment of a bundle to the new file `target`.
 
     Raises:
         UsageError: The size or hash of the segment differs from the manifest.

@@ -1,4 +1,4 @@
-"""Parse and write signed documents: manifests of bundles of rows, and withdrawals of rows. Documents are untrusted."""
+"""Parse and write untrusted, signed documents: manifests of bundles, and withdrawals of rows."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""License of shared rows if their owner does not choose another license."""
+"""License of shared rows by default."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
-"""Tables whose rows bundles may contain. The table of kernels is not among them, because the source of a kernel is
-code. Only bundles of kernrec 0.1 have rows of the table `retraction`."""
+"""Tables whose rows bundles may contain. Kernels are excluded, because their sources are code. Only bundles of kernrec
+0.1 have rows of the table `retraction`."""
 
 LARGEST_DOCUMENT = 2**22
-"""Maximum size in bytes of a manifest, a withdrawal or a list of names."""
+"""Maximum size of a manifest, a withdrawal or a list of names, in bytes."""
 MOST_WITHDRAWN = 50_000
 """Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
@@ -44,7 +44,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 @dataclass(frozen=True)
 class Segment:
-    """Entry of a manifest for one Parquet file, which contains rows of one table."""
+    """Entry of a manifest for one Parquet file with rows of one table."""
 
     table: str
     sha256: str
@@ -60,30 +60,30 @@ class Segment:
 
 @dataclass(frozen=True)
 class Manifest:
-    """List of the segments of a bundle, with facts about them and their owner."""
+    """Contents of a bundle, with facts about them and their owner."""
 
     segments: tuple[Segment, ...]
     models: tuple[str, ...] = ()
-    """Names of model files in bundles of kernrec 0.1. These files are never read."""
+    """Names of model files in bundles of kernrec 0.1. kernrec never reads these files."""
     created_at: str = ""
-    """Time at which the manifest was made, in UTC."""
+    """Creation time, in UTC."""
     made_by: str = ""
     """Name and version of the program that made the manifest."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
-    """Origin of the measurements: lists of their GPUs, ops and kernels, and their first and last day."""
+    """GPUs, ops and kernels of the measurements, and their first and last day."""
     schema: int = 0
     owner: str = ""
-    """Public key that must have signed the manifest. Empty until the bundle is written."""
+    """Public key of the signer. Empty until the bundle is written."""
 
     @property
     def size(self) -> int:
-        """Total size of the segments in bytes."""
+        """Total size of the segments, in bytes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def rows(self) -> dict[str, int]:
-        """Number of rows in the bundle for each table, keyed by table name."""
+        """Number of rows in the bundle, keyed by table name."""
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
@@ -94,35 +94,32 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """List of measurements that their signer withdraws. It applies only to rows that the same signer shared."""
+    """Measurements that their signer withdraws. It applies only to rows that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """Withdrawn measurements, keyed by session. Each measurement is given by its `outgoing.likeness_key`. Withdrawals
-    of kernrec 0.1 contain the keys of rows instead, under an empty session."""
+    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. Withdrawals of kernrec 0.1 contain the
+    keys of rows instead, under an empty session."""
     created_at: str
-    """Time at which the withdrawal was made, in UTC."""
+    """Creation time, in UTC."""
     made_by: str
     """Name and version of the program that made the withdrawal."""
     reason: str
     owner: str
-    """Public key that must have signed the withdrawal."""
+    """Public key of the signer."""
     by_key: bool = False
     """Whether the measurements are named by the keys of their rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
-        """Return the content of the withdrawal's file without the signature. These bytes are signed."""
+        """Return the bytes to sign: the content of the withdrawal's file without the signature."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place for shared bundles.
-
-    The name is `<gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip`.
+    """Return the name of a bundle in a place (`kernrec.store.share`).
 
     Args:
-        manifest: Manifest of the bundle.
         content: Content of the manifest's file. By default, `manifest.to_bytes()`.
 
     Raises:
@@ -138,14 +135,10 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Parse an untrusted manifest.
-
-    Args:
-        content: Content of the manifest's file.
-        title: Name of the manifest, for messages.
+    """Parse the content of an untrusted manifest. Use `title` as its name in messages.
 
     Raises:
-        UsageError: The content is not a valid manifest. The message has one line.
+        UsageError: The content is not a valid manifest.
     """
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
@@ -158,7 +151,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
             tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
@@ -171,14 +164,10 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse an untrusted withdrawal, also one of kernrec 0.1.
-
-    Args:
-        content: Content of the withdrawal's file.
-        title: Name of the withdrawal, for messages.
+    """Parse the content of an untrusted withdrawal, also of kernrec 0.1. Use `title` as its name in messages.
 
     Raises:
-        UsageError: The content is not a valid withdrawal. The message has one line.
+        UsageError: The content is not a valid withdrawal.
     """
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
@@ -196,7 +185,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
                 ]
                 for session in sessions
             },
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
@@ -206,11 +195,11 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error that occurs while a document is parsed to a one-line `UsageError`.
+    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`.
 
     Args:
         title: Name of the document, for the message.
-        kind: What the document should be, such as "a withdrawal".
+        kind: Expected kind of document, such as "a withdrawal".
     """
     try:
         yield
@@ -221,8 +210,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the list that a document has under `name`. Raises `ValueError` if it is not a list or has more than `most`
-    values."""
+    """Return the list under `name` in a document. Raise `ValueError` for any other or a longer value."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")
@@ -251,8 +239,8 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
     return _checked(document[name], pattern, name)
 
 
-def _moment(document: Mapping[str, Any], name: str) -> str:
-    text = _matching(document, name, _TIME)
+def _created_at(document: Mapping[str, Any]) -> str:
+    text = _matching(document, "created_at", _TIME)
     datetime.fromisoformat(text)
     return text
 

@@ -1,11 +1,8 @@
 """Write the rows that leave a machine: segments of selected measurements, and the manifest that lists the segments.
 
-A segment is a Parquet file of rows of one table, named by a hash of its content. Private values are removed from errors
-and compiler options: folders, UUIDs of GPUs, and the names of user and host. So the key of a row may change when the
-row leaves the machine.
-
-A row contains a hash of the GPU's UUID, to distinguish several GPUs. Before a row leaves the machine, this hash is
-combined with a secret that is stored beside the database, and hashed again. So nobody else can link the row to the GPU.
+kernrec removes private values from errors and compiler options: folders, UUIDs of GPUs, and the names of user and host.
+It also hashes the hash of the GPU's UUID again, with a secret beside the database, so that nobody else can link a row
+to the GPU. So the key of a row may change when the row leaves the machine.
 """
 
 import getpass
@@ -27,11 +24,10 @@ from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Se
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may contain private values. Rows that differ only in these columns are the same
-measurement."""
+"""Columns of `measurement` that may contain private values and do not distinguish measurements."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
-"""Matches all folders of an absolute path, but not the last part of the path."""
+"""Matches the folders of an absolute path, but not the last part."""
 _UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 """Matches the UUID of a GPU or of a MIG slice, which drivers put in their errors."""
 
@@ -39,7 +35,7 @@ _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """Return the secret that is stored beside a database. It is created at the first call.
+    """Return the secret that is stored beside a database. The first call creates it.
 
     Raises:
         UsageError: There is no database at this path.
@@ -56,7 +52,7 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """Return the names of the user and of this machine, which must not leave the machine."""
+    """Return the names of the user and of this machine."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # In some containers, the user has no name.
         names.add(getpass.getuser())
@@ -66,10 +62,9 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return an SQL expression for a column of `measurement` that removes the private parts from the column's values.
+    """Return an SQL expression for the values of a column of `measurement` without their private parts.
 
     Args:
-        name: Name of the column.
         secret: Secret of the database (`secret_of`).
     """
     column = f'"{name}"'
@@ -96,7 +91,7 @@ SEGMENT_ROWS = 250_000
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions on the measurements to share. A condition that is None selects all measurements."""
+    """Conditions on the measurements to share. None means no condition."""
 
     gpu: str | None = None
     op: str | None = None
@@ -118,10 +113,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the part of an SQL query that starts with `FROM` and selects these measurements.
-
-        The preceding `SELECT` may use the columns of `measurement`, and `op`.
-        """
+        """Return the part of an SQL query from `FROM` on, for a `SELECT` of columns of `measurement`, and of `op`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -138,7 +130,6 @@ class Outgoing:
 
     @property
     def measurements(self) -> int:
-        """Number of measurements in the segments."""
         return self.manifest.rows["measurement"]
 
 
@@ -149,13 +140,10 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the selected rows to files of segments in a folder, without private values.
+    """Write the selected rows to segments in a folder, without private values.
 
     Args:
-        database: Database to read.
-        selection: Measurements to write.
         secret: Secret of the database (`secret_of`).
-        folder: Folder for the segments.
         licence: License of the rows. By default, `LICENCE`.
 
     Raises:
@@ -185,11 +173,8 @@ def now() -> str:
 
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
-    """Write the selected measurements without private values, with their configs, problems and profiles.
-
-    Returns:
-        The segments. Each file is named by the hash of its content, so segments with equal rows have equal names.
-    """
+    """Write the selected measurements without private values, with their configs, problems and profiles, and return the
+    segments. Each file is named by the hash of its content."""
     segments = []
     for table, query in _queries(database, selection, secret).items():
         for path, rows in database.export(query, folder, SEGMENT_ROWS):
@@ -201,8 +186,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the SQL queries for the rows that leave the machine, keyed by table name. The result of each query is
-    sorted by the rows' keys."""
+    """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
@@ -225,7 +209,7 @@ def _public(kinds: Mapping[str, str], secret: str) -> str:
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """Return the origin of the selected measurements, in the form of `Manifest.provenance`."""
+    """Return the `Manifest.provenance` of the selected measurements."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
@@ -239,13 +223,10 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    Measurements are compared without their private columns. Otherwise, another person's measurement that came in a
-    bundle would be pushed again: it would leave with another hash of the GPU's UUID, and the two versions would
-    contradict each other.
+    The comparison ignores private columns. Otherwise, a measurement that came in another person's bundle would be
+    pushed again with another hash of the GPU's UUID, and the two versions would contradict each other.
 
     Args:
-        database: Database to read.
-        selection: Measurements to compare.
         stale: Parquet files with the `likeness_key` of each measurement to exclude.
     """
     lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"
@@ -254,9 +235,8 @@ def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) 
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for a key of a measurement that ignores its private columns.
-
-    The key is the same in all versions of DuckDB and of the schema.
+    """Return an SQL expression for a measurement's key that ignores private columns. The key is the same in all
+    versions of DuckDB and of the schema.
 
     Args:
         kinds: SQL types of the columns of `measurement`, keyed by column name. The first column is the key of the row.

@@ -1,8 +1,4 @@
-"""Read and write places (stores of bundles) that are folders, and bundles that are folders or zip files.
-
-Other kinds of places are in `servers.py`. The function `checked_name` restricts the names of files, so that no text
-from outside is ever used as a path.
-"""
+"""Read and write places (stores of bundles) that are folders, and bundles that are folders or zip files."""
 
 import io
 import re
@@ -19,8 +15,7 @@ BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9
 """Matches the name of a bundle in a place. The group matches the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""Matches the name of a manifest or signature in a remote of kernrec 0.1. A remote stored the files of bundles
-separately."""
+"""Matches the name of a manifest or signature in a remote of kernrec 0.1."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
@@ -36,7 +31,7 @@ class MissingFileError(UsageError):
 
 
 class Place(Protocol):
-    """A store of named files: either a place with many bundles, or a single bundle. Each file is written atomically."""
+    """A store of named files: either a place with many bundles, or a single bundle."""
 
     @property
     def title(self) -> str:
@@ -46,7 +41,6 @@ class Place(Protocol):
         """Yield the content of a file in pieces.
 
         Args:
-            name: Name of the file.
             most: Maximum size of the file in bytes.
 
         Raises:
@@ -55,50 +49,44 @@ class Place(Protocol):
         """
 
     def write(self, name: str, source: Path) -> None:
-        """Write a file atomically. An existing file is replaced only if `stays(name)` is False.
+        """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
 
-        Args:
-            name: Name of the file.
-            source: Path of a local file with the content.
-        """
-
-    def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of files that begin with `under`. Names that `checked_name` refuses are omitted."""
+    def names(self) -> list[str]:
+        """Return the sorted names of all files, except names that `checked_name` refuses."""
 
 
 def checked_name(name: str) -> str:
-    """Return `name` unchanged. Raise `UsageError` if no file in a bundle or in a place can have this name."""
+    """Return `name`. Raise `UsageError` if no file in a bundle or in a place can have this name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
-def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return the names that begin with `under`, sorted. Names that `checked_name` refuses are omitted.
+def bundle_names(names: Iterable[str]) -> list[str]:
+    """Return the sorted names, except names that `checked_name` refuses.
 
     Raises:
         UsageError: There are more names than a place may have.
     """
-    chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+    chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
     return chosen
 
 
 def stays(name: str) -> bool:
-    """Return whether the file of this name never changes, because the name contains a hash of the content."""
+    """Return whether a file of this name never changes, because the name contains a hash of the content."""
     return not _CHANGES.fullmatch(name)
 
 
 class Folder:
-    """A bundle or a place that is stored in a folder."""
+    """A bundle or a place in a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.title = str(path)
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """See `Place.read`."""
         path = self.path / checked_name(name)
         with file_errors(path, "read"):
             if path.is_symlink() or not path.is_file():
@@ -107,7 +95,6 @@ class Folder:
                 yield from pieces(file, most, f"{name} of {self.title}")
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`."""
         path = self.path / checked_name(name)
         if stays(name) and path.exists():
             return
@@ -115,20 +102,18 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, source.read_bytes(), shared=True)
 
-    def names(self, under: str = "") -> list[str]:
-        """See `Place.names`."""
+    def names(self) -> list[str]:
         with file_errors(self.path, "listed"):
             files = list(files_below(self.path))
         if linked := next((path for path in files if path.is_dir()), None):
             raise UsageError(f"{linked} is a link to a folder; put the folder itself there")
-        return bundle_names((path.relative_to(self.path).as_posix() for path in files), under)
+        return bundle_names(path.relative_to(self.path).as_posix() for path in files)
 
 
 class ZipFile:
-    """A bundle that is stored in a zip file, uncompressed, because Parquet files are compressed already.
+    """A bundle in a zip file, uncompressed, because Parquet files are compressed already.
 
     Args:
-        path: Path of the zip file.
         title: Name of the file, for messages. By default, the path.
     """
 
@@ -138,7 +123,6 @@ class ZipFile:
         self._archive: zipfile.ZipFile | None = None
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """See `Place.read`."""
         archive = self._opened()
         try:
             with archive.open(checked_name(name)) as file:
@@ -151,7 +135,7 @@ class ZipFile:
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. The manifest must be written last, because then the zip file is complete."""
+        """Write a file to the archive. Write the manifest last, because then the zip file is complete."""
         # Use a fixed time instead of the clock, so that equal bundles have equal bytes.
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))
         self._archive = None
@@ -159,9 +143,8 @@ class ZipFile:
             if name not in archive.namelist():
                 archive.writestr(entry, source.read_bytes())
 
-    def names(self, under: str = "") -> list[str]:
-        """See `Place.names`."""
-        return bundle_names(self._opened().namelist(), under)
+    def names(self) -> list[str]:
+        return bundle_names(self._opened().namelist())
 
     def _opened(self) -> zipfile.ZipFile:
         if self._archive is None:
@@ -175,11 +158,9 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that limits the size of each read. An untrusted zip file can claim that its list of files has any
-    length."""
+    """A file with a limited size of each read, because an untrusted zip file can state any length."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """See `io.BufferedReader.read`. Raises `BadZipFile` if `size` or the content exceeds the limit."""
         piece = b""
         if size is None or size <= _LARGEST_DIRECTORY:
             piece = super().read(_LARGEST_DIRECTORY + 1 if size is None or size < 0 else size)
@@ -189,8 +170,7 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in its direct subfolders. Links to folders are not followed, because they could
-    lead anywhere."""
+    """Yield the files in a folder and in its direct subfolders, without following links to folders."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path
@@ -199,17 +179,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path.
-
-    If the path does not exist, the result is a zip file if the name ends in `.zip`, otherwise a folder.
-    """
+    """Return the folder or zip file at a path. A missing path that ends in `.zip` is a zip file, any other a folder."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
 def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """Yield the content of an open file in pieces. Raise `UsageError` if the content is longer than `most` bytes."""
+    """Yield the content of an open file in pieces. Raise `UsageError` if it is longer than `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

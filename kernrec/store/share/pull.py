@@ -1,7 +1,6 @@
 """Pull bundles of rows from a place if a trusted key signed them, and check their rows like all untrusted rows.
 
-A pull only adds rows. If a place no longer lists a bundle, the rows that were pulled from it stay. Rows are removed
-only if their signer withdraws them.
+A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only their signer can withdraw them.
 """
 
 import hashlib
@@ -28,8 +27,8 @@ from kernrec.util.human import counted
 LARGEST_BUNDLE = 2**28
 """Maximum size of a bundle at a place in bytes. This is enough for a million rows."""
 BATCH_BYTES = 2**28
-"""Maximum total size in bytes of the bundles that are checked and added together. Starting the process that checks them
-takes longer than checking a few bundles. If a pull is interrupted, complete batches stay in the database."""
+"""Maximum total size of the bundles that one child process checks, in bytes. Starting the process takes longer than
+checking a few bundles. If a pull is interrupted, complete batches stay in the database."""
 _SHOWN = 5
 """Maximum number of unknown keys to list one by one."""
 
@@ -39,20 +38,20 @@ class PullReport:
     """Result of a pull."""
 
     measurements: int = 0
-    """Number of measurements that were added to the database of pulled rows."""
+    """Number of measurements that were added."""
     withdrawn: int = 0
-    """Number of measurements that are no longer used, because their signer withdrew them."""
+    """Number of measurements that were removed because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Reasons for refusing bundles and withdrawals, keyed by the name of the refused file."""
+    """Reasons for refusing bundles and withdrawals, keyed by file name."""
     missing: list[str] = field(default_factory=list)
-    """One line of text for each file that the place lists but does not have."""
+    """A message for each file that the place lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
     """Number of skipped bundles, keyed by the untrusted public key that signed them."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[str]:
-        """Lines of text that describe everything that was skipped. All missing files share one line."""
+        """Messages about everything that was skipped. All missing files share one message."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -68,7 +67,6 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
     """Pull new bundles and withdrawals from a place.
 
     Args:
-        place: Place to read.
         untrusted: Whether to accept bundles that are signed with unknown keys, too.
 
     Raises:
@@ -83,7 +81,6 @@ def take_new(place: Place, path: Path, keys: Collection[str] | None = None, name
     """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to read.
         path: Path of the database of pulled rows.
         keys: Public keys of the signers, or None for any signer.
         names: Names of the files in the place, if the caller has already listed them.
@@ -113,8 +110,7 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    Only one bundle is read for each unknown key. Other bundles whose names contain the first digits of this key are
-    only counted.
+    For each unknown key, read only one bundle. Only count other bundles with the first digits of the key.
     """
     if any(map(_is_old, new)):
         report.notes.append(
@@ -148,7 +144,6 @@ def _bundles(
 
 
 def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
-    """Group bundles, in order, into batches of at most `BATCH_BYTES`. A single larger bundle is a batch of its own."""
     batch: list[tuple[str, Bundle]] = []
     size = 0
     for name, bundle in bundles:
@@ -165,8 +160,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
     """Fetch a bundle from a place.
 
     Args:
-        place: Place to read.
-        name: Name of the bundle.
         folder: Private folder for fetched bundles.
 
     Raises:

@@ -1,11 +1,8 @@
-"""Manage the database of pulled rows. It is an ordinary database, but all its rows came in bundles.
+"""Manage the database of pulled rows, which all came in bundles.
 
-The table `merged` records the bundle and the signer of each row. The table `bundle` lists the pulled bundles, and the
-table `withdrawn` the withdrawn measurements. A row stays while at least one signer shares it without withdrawing it.
-
-The rows of a bundle and its entry in `bundle` are added in one transaction. So if the process is killed, a bundle is
-either missing or complete. Large bundles are added to a copy, which then replaces the database, so that queries can
-continue in the meantime.
+The table `merged` records the bundle and the signer of each row. A row stays while at least one signer shares it
+without withdrawing it. The rows of a bundle and its entry in `bundle` are added in one transaction, so a bundle is
+complete even if the process is killed.
 """
 
 import os
@@ -29,15 +26,14 @@ from kernrec.store.share.outgoing import likeness_key
 from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
-"""SQL statement that marks the scales of GPUs as outdated. It empties the table `settled`, which `settle` fills again
-after it has estimated the scales from all rows."""
+"""SQL statement that marks the scales of GPUs as outdated, until `settle` estimates them from all rows."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
 """Maximum time to wait for another process that pulls or pushes, in seconds."""
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of all bundles and withdrawals that were already pulled into the database at `path`."""
+    """Return the names of the bundles and withdrawals that were already pulled into a database."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -76,15 +72,11 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared.
+    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements.
 
     Args:
         path: Path of the database of pulled rows, which is created if needed.
         name: Name of the withdrawal at its place.
-        withdrawal: The withdrawal.
-
-    Returns:
-        Number of measurements that are no longer used.
     """
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
@@ -146,8 +138,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Bring the database of pulled rows up to date: if rows were added or removed, estimate the scales of GPUs again,
-    and then update the database's query file."""
+    """Estimate the scales of GPUs again if pulled rows were added or removed, and update the database's query file."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -169,8 +160,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return a tuple for each signer of pulled bundles: (public key, number of bundles, number of measurements,
-    licenses, first day, last day)."""
+    """Return (public key, bundles, measurements, licenses, first day, last day) for each signer of pulled bundles."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"

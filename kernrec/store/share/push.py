@@ -1,7 +1,7 @@
-"""Push rows that a place does not have yet, as one signed bundle per GPU.
+"""Push rows that a place lacks, as one signed bundle per GPU.
 
-Existing files never change, so several people may push at the same time. Each bundle is written atomically. A push that
-is killed leaves only complete bundles, and the next push adds the rest.
+Each bundle is written atomically and never changes, so several people may push at the same time. After a killed push,
+the next push adds the missing bundles.
 """
 
 import json
@@ -27,7 +27,7 @@ from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
 
 _CHECKED = "checked"
-"""Name of the folder for the checked rows of a GPU. It is in the folder of the GPU's segments."""
+"""Name of the folder for checked rows, in the folder of a GPU's segments."""
 
 
 def push(
@@ -39,21 +39,16 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements of a database that a place does not have yet.
+    """Push the measurements of a database that a place lacks.
 
     Args:
-        place: Place to write to.
-        database: Database to read.
-        selection: Measurements to push. If measurements that were pushed before have been withdrawn in the database,
-            they are also withdrawn at the place.
+        selection: Measurements to push. Pushed measurements that were withdrawn later are withdrawn there, too.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that receives the outgoing rows of each GPU and the number of withdrawals, and returns whether
-            to push.
+        agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
 
     Returns:
-        (number of pushed measurements, number of withdrawn measurements), or None if there was nothing to push or
-        `agree` returned False.
+        (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
 
     Raises:
         KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
@@ -121,17 +116,13 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of the place's files, for people who read the place through a web server.
+    """Write the list of a place's files, for readers through a web server, and return the number of names.
 
-    Two processes may write the list at the same time. Each lists the files again after writing, so the last list is
+    Two processes may write the list at the same time. Each lists the files again afterwards, so the last list is
     complete.
 
     Args:
-        place: Place to list.
         without: Names to exclude.
-
-    Returns:
-        Number of names in the list.
     """
     while True:
         names = _listed(place, without or {})
@@ -151,9 +142,9 @@ class PlaceReport:
     bundles: int = 0
     """Number of valid bundles."""
     bad: dict[str, str] = field(default_factory=dict)
-    """Reasons for refusing files, keyed by the name of the refused file."""
+    """Reasons for refusing files, keyed by file name."""
     rows: list[dict[str, object]] = field(default_factory=list)
-    """Summary of the rows in the valid bundles, as returned by `coverage.contributed`."""
+    """Summary of the rows in the valid bundles (`coverage.contributed`)."""
 
 
 def check_place(place: Place) -> PlaceReport:

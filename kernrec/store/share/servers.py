@@ -1,12 +1,11 @@
-"""Open places for shared bundles by URL: object stores (`s3://`, `gs://`) through obstore, web servers, and folders.
+"""Open places by URL: object stores (`s3://`, `gs://`) through obstore, web servers, and folders.
 
 URLs and kernrec's settings never contain credentials. Object stores read credentials from the same sources as their own
 tools: environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or
 the machine's role.
 
-On a web server, the file `index.json` lists the files of the place. A read fails if the server sends no byte for 30 s.
-Redirects are followed only on the same host. The user did not agree to another host, and a redirect could reach servers
-that are private to the network of this machine.
+On a web server, the file `index.json` lists the files of the place. kernrec follows redirects only on the same host,
+because a redirect could reach servers that are private to this machine's network.
 """
 
 import json
@@ -37,7 +36,7 @@ from kernrec.store.share.place import (
 from kernrec.util.optional import import_optional
 
 SILENCE_S = 30.0
-"""A read fails if no byte arrives for this many seconds."""
+"""Seconds without data after which a read fails."""
 _TRIES, _PAUSE_S = 3, 1.0
 _PIECE = 2**16
 _TRANSIENT = (429, 500, 502, 503, 504)
@@ -45,7 +44,7 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """See `HTTPRedirectHandler`. Raises `UsageError` if the redirect leads to another host, port or scheme."""
+        """See `HTTPRedirectHandler`. Raise `UsageError` if the redirect leads to another host, port or scheme."""
         here, there = urlsplit(req.full_url), urlsplit(newurl)
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise UsageError(
@@ -59,13 +58,11 @@ class WebServer:
     """A read-only place at a URL of `http://` or `https://`."""
 
     def __init__(self, url: str) -> None:
-        """Prepare access to the place, without using the network."""
         self.title = url
         self._host = f"{urlsplit(url).scheme}://{urlsplit(url).netloc}"
         self._opener = urllib.request.build_opener(_SameHost)
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """See `Place.read`."""
         about = f"{checked_name(name)} of {self.title}"
         try:
             with self._opened(name) as response:
@@ -110,15 +107,13 @@ class WebServer:
         raise AssertionError
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`."""
         raise UsageError(f"{self.title} can only be read; name the folder or bucket that its files are in")
 
-    def names(self, under: str = "") -> list[str]:
-        """See `Place.names`."""
+    def names(self) -> list[str]:
         content = b"".join(self.read(INDEX, LARGEST_DOCUMENT))
         with parsing(f"{INDEX} of {self.title}", "a list of names"):
             names = listed(json.loads(content), "names", MOST_NAMES)
-            return bundle_names((name for name in names if isinstance(name, str)), under)
+            return bundle_names(name for name in names if isinstance(name, str))
 
 
 SCHEMES = ("s3", "gs", "https", "http")
@@ -129,7 +124,7 @@ _CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
-    """Check the URL of a place, and return it in a uniform form. The path of a folder is made absolute.
+    """Check the URL of a place, and return it in a uniform form. The path of a folder becomes absolute.
 
     Raises:
         UsageError: The text is not a URL, has an unknown scheme, or contains a user or password.
@@ -182,7 +177,6 @@ class ObjectStore:
     """A place in a bucket of an object store, or in a folder of the bucket."""
 
     def __init__(self, url: str) -> None:
-        """Prepare access to the object store, without using the network."""
         self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a place", "remote")
         self.title = url
@@ -190,7 +184,6 @@ class ObjectStore:
             self._store = stores.from_url(url, client_options=_CLIENT, retry_config=_RETRY)
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """See `Place.read`."""
         with _reaching(self.title, checked_name(name)):
             result = self._obstore.get(self._store, name)
             if (size := result.meta["size"]) > most:
@@ -203,7 +196,6 @@ class ObjectStore:
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. A file that never changes is written only if it does not exist yet."""
         mode = "create" if stays(checked_name(name)) else "overwrite"
         with _reaching(self.title, name):
             try:
@@ -211,11 +203,10 @@ class ObjectStore:
             except self._obstore.exceptions.AlreadyExistsError:
                 return
 
-    def names(self, under: str = "") -> list[str]:
-        """See `Place.names`."""
+    def names(self) -> list[str]:
         with _reaching(self.title, "its files"), self._bucket():
-            pages = self._obstore.list(self._store, under.rstrip("/") or None)
-            return bundle_names((str(each["path"]) for page in pages for each in page), under)
+            pages = self._obstore.list(self._store)
+            return bundle_names(str(each["path"]) for page in pages for each in page)
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:

@@ -1,11 +1,8 @@
-"""Withdraw measurements in the user's database, at a place for shared bundles, and in copies of the rows.
+"""Withdraw measurements in the user's database, at a place, and in copies of the rows.
 
-In a database, a row of the table `retraction` contains the key of a withdrawn measurement. The measurement stays in the
-log, but answers no longer use it. Rows of `retraction` apply only to their own database: merges and bundles omit them.
-
-At a place, the file of a withdrawal names measurements by a hash of their public columns (`outgoing.likeness_key`). So
-it applies to every copy of a measurement, even if the copy has another key. A push also writes a withdrawal for the
-measurements that were withdrawn on this machine after they had been pushed.
+A withdrawn measurement stays in the log, but answers no longer use it. Withdrawals in a database (table `retraction`)
+apply only to this database. A withdrawal at a place names measurements by a hash of their public columns
+(`outgoing.likeness_key`). So it applies to every copy of a measurement, even if the copy has another key.
 """
 
 import hashlib
@@ -31,19 +28,13 @@ from kernrec.util.files import scratch_folder
 
 
 def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
-    """Return rows of the table `retraction` that withdraw measurements as of now.
-
-    Args:
-        keys: Keys of the measurements.
-        reason: Note for people who read the log.
-    """
+    """Return rows of the table `retraction` that withdraw the measurements with the given keys as of now."""
     row = {"reason": reason, "signer": "", "signature": ""}
     row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
     return [{"measurement_id": key, **row} for key in keys]
 
 
 def retracted(database: Database) -> int:
-    """Return the number of withdrawn measurements in a database."""
     ((count,),) = database.query(RETRACTED)
     return int(count)
 
@@ -59,7 +50,7 @@ def forget(database: Database, signer: str) -> int:
 Agree = Callable[[Sequence[Row]], bool]
 """Function that receives the measurements before anything is written. If it returns False, nothing is written."""
 Sessions = Mapping[str, list[str]]
-"""Measurements, keyed by session. Each measurement is given by its `likeness_key`."""
+"""`likeness_key` of each measurement, keyed by session."""
 
 _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
@@ -69,7 +60,6 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
     """Withdraw measurements in a database, and return their number.
 
     Args:
-        path: Path of the database.
         condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
         reason: Note for people who read the log.
         agree: Function that receives the selected measurements and returns whether to withdraw them.
@@ -88,13 +78,8 @@ def withdraw_there(
     """Withdraw measurements that the user pushed to a place, and return their number.
 
     Args:
-        place: Place to which the measurements were pushed.
-        condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
-        signer: Signer with the user's key.
-        reason: Note for people who read the log.
-        agree: Function that receives the selected measurements and returns whether to withdraw them.
-        own: Path of the user's database, in which to withdraw the same measurements. If None, they are only withdrawn
-            at the place.
+        condition, reason, agree: See `withdraw_here`.
+        own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
         UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
@@ -127,16 +112,10 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the database of pulled rows.
-
-    The caller must hold the lock `working_on`.
+    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to write to.
         path: Path of the database of pulled rows.
-        sessions: Measurements to withdraw.
-        signer: Owner of the measurements.
-        reason: Note for people who read the log.
     """
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
@@ -149,14 +128,12 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements in the given bundles that the user withdrew in a database after pushing them, keyed by
-    the reason for the withdrawal.
+    """Return the measurements that the user withdrew after pushing them, keyed by the reason for the withdrawal.
 
     Args:
         path: Path of the database of pulled rows.
         database: Database in which the measurements were withdrawn.
-        signer: Signer of the bundles.
-        names: Names of the bundles.
+        names: Names of the pushed bundles.
     """
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
@@ -176,15 +153,11 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply the withdrawals that were pulled from places to copies of the same measurements in a database.
+    """Apply pulled withdrawals to copies of the measurements in the database at `path`.
 
-    Copies of measurements enter a database through bundles, files of colleagues and the file of pulled rows. If the
-    signer of a measurement withdraws it, and the user trusts this signer, its copy stays in the log but is no longer
-    used. A measurement is still used if the user or another pulled signer still shares it. The command `kernrec db
-    trust KEY --remove` ends the effect of a signer's withdrawals.
-
-    Args:
-        path: Path of the database.
+    Copies come from bundles, files of colleagues and the file of pulled rows. A copy stays in the log but is no longer
+    used if a trusted signer withdraws the measurement. It is still used if the user or another pulled signer shares the
+    measurement. `kernrec db trust KEY --remove` ends the effect of a signer's withdrawals.
 
     Returns:
         Number of measurements that are no longer used, keyed by the name of the signer who withdrew them.
@@ -249,9 +222,7 @@ def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> 
     """Write Parquet files with the session and the `likeness_key` of measurements, and return the files.
 
     Args:
-        database: Database to read.
-        rest: Rest of the SQL query, after `FROM db.measurement`.
-        folder: Folder for the files.
+        rest: SQL text after `FROM db.measurement`.
         more: Additional columns, each preceded by a comma.
     """
     likeness = likeness_key(database.columns("measurement"))

@@ -188,6 +188,6 @@ def test_entries_of_other_kernels_are_judged(name, config, wrong, tmp_path):
     entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
     (tmp_path / name).write_text(json.dumps(entries))
     judged = judge_file(tmp_path / name, find_gpu("h200"))
-    assert is_tuned_file(str(tmp_path / name))
+    assert is_tuned_file(tmp_path / name)
     assert [entry.judgment for entry in judged.entries] == [Judgment.POSSIBLE, Judgment.WRONG]
     assert judged.entries[0].config.items() >= config.items()

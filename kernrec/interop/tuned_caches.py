@@ -1,0 +1,167 @@
+"""Read the configs that other autotuners keep: Triton's and Inductor's caches, FlashInfer's tactics and Helion's cache.
+
+None of these files names its GPU, its version and its kernel completely:
+
+| file | GPU | versions | entries |
+|---|---|---|---|
+| Triton `<function>.autotune.json` | from compiled kernels nearby | likewise | all configs, with times |
+| Inductor `<hash>.best_config` | from the compiled kernel nearby | likewise | one config |
+| FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
+| Helion `<hash>.best_config` | its name | CUDA | one config |
+
+Triton and Inductor store compiled kernels near their caches. Each has a JSON file with the compute capability, Triton's
+version and the size of shared memory.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.interop.json_document import TextFile, numbered, whole_document
+from kernrec.interop.triton_results import NOT_GIVEN, read_autotune_times
+from kernrec.util.light_dataclass import dataclass
+
+_MOST_BYTES = 1 << 16
+"""Maximum size of a compiled kernel's JSON file, in bytes. Triton's have 1 to 3 kB."""
+_MOST_FILES = 1000
+"""Maximum number of compiled kernels to look through."""
+_MOST_KEY = 4000
+_TUNING = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash", "extra_options")
+"""Members of Inductor's cache that are not tunables."""
+
+
+@dataclass(frozen=True)
+class TunedEntry:
+    """Config that an autotuner stored for a problem."""
+
+    problem: str
+    """Text that identifies the problem within the tool: its operator and shapes, or the name of the kernel."""
+    config: Mapping[str, Any]
+    times_s: tuple[float, float, float] | None = None
+    """Measured (median, 20th percentile, 80th percentile) in seconds; None if the file has no times."""
+    error: str = ""
+    """Reason why the config did not run when it was tuned; empty if it ran."""
+    smem: int = 0
+    """Bytes of shared memory of the compiled kernel; 0 if they are not known."""
+
+
+@dataclass(frozen=True)
+class TunedCache:
+    """Contents of an autotuner's file."""
+
+    tool: str
+    entries: tuple[TunedEntry, ...]
+    gpu: str = ""
+    """Name of the GPU according to its driver; empty if the file does not state it."""
+    sm: int | None = None
+    """Compute capability times 10; None if it is not known."""
+    versions: Mapping[str, str] | None = None
+    """Versions of the software that tuned, keyed by its name."""
+
+
+def read_triton_cache(file: TextFile) -> TunedCache:
+    """Read an autotune cache of Triton. For the errors that it raises, see `read_results.Format`."""
+    kernel, configs = read_autotune_times(file)
+    key = file.document()["key"]
+    problem = ", ".join(map(str, key if isinstance(key, list) else [key]))[:_MOST_KEY]
+    entries = tuple(
+        TunedEntry(problem, {name: value for name, value in config.items() if value != NOT_GIVEN}, times,
+                   "" if times else "Triton could not compile or launch it")
+        for config, times in configs
+    )  # fmt: skip
+    folder = file.path.absolute().parent
+    about = _compiled(folder.parent.glob(f"*/{kernel}.json")) if kernel else []
+    return TunedCache("Triton", entries, sm=_common_sm(about), versions=_triton(about))
+
+
+def read_inductor_cache(file: TextFile) -> TunedCache:
+    """Read a `.best_config` of PyTorch's Inductor. For the errors that it raises, see `read_results.Format`."""
+    document = dict(file.document())
+    words = {name: document.pop(name, None) for name in _TUNING}
+    if not document or not all(type(value) is int for value in document.values()):
+        raise ValueError("it is not a config of Inductor: its tunables are not whole numbers")
+    name = words["triton_cache_hash"]
+    about: list[Mapping[str, Any]] = []
+    if isinstance(name, str) and re.fullmatch(r"\w{1,100}", name):
+        root = file.path.absolute().parent.parent
+        about = _compiled(path for place in ("triton/*", ".") for path in root.glob(f"{place}/{name}/*.json"))
+    kernel = next((each["name"] for each in about if isinstance(each.get("name"), str)), file.path.name)
+    smem = next((each["shared"] for each in about if type(each.get("shared")) is int), 0)
+    return TunedCache(
+        "Inductor", (TunedEntry(kernel, document, smem=smem),), sm=_common_sm(about), versions=_triton(about)
+    )
+
+
+def read_flashinfer(file: TextFile) -> TunedCache:
+    """Read FlashInfer's tactics. For the errors that it raises, see `read_results.Format`."""
+    document = file.document()
+    if not isinstance(document, dict):
+        raise ValueError("expected an object whose keys are problems")
+    about = document.get("_metadata")
+    about = about if isinstance(about, dict) else {}
+    words = {name: str(value) for name, value in about.items() if value not in (None, "unknown")}
+    gpu = words.pop("gpu", "")
+    versions = {name.removesuffix("_version"): value for name, value in words.items() if name.endswith("_version")}
+    problems = [item for item in document.items() if not item[0].startswith("_")]
+    return TunedCache("FlashInfer", tuple(numbered(problems, _tactic, "entry")), gpu, versions=versions)
+
+
+def _tactic(item: tuple[str, Any]) -> TunedEntry:
+    key, value = item
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+        raise ValueError("expected a runner and its tactic")
+    try:
+        parts = ast.literal_eval(key) if len(key) <= _MOST_KEY else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        parts = None
+    if not isinstance(parts, tuple) or len(parts) < 3 or not isinstance(parts[2], tuple):
+        raise ValueError(f"{key!r:.60} is not an operator, a runner and shapes")
+    shapes = [shape for shape in parts[2] if isinstance(shape, tuple) and len(shape) > 1]
+    sizes = " ".join("x".join("?" if size == -1 else str(size) for size in shape) for shape in shapes)
+    rest = " ".join(map(str, parts[3])) if len(parts) > 3 and isinstance(parts[3], tuple) else ""
+    problem = " ".join(filter(None, (str(parts[0]), sizes, rest)))
+    error = "" if parts[1] == value[0] else f"its key names the runner {parts[1]!s:.60}"
+    return TunedEntry(problem, {"runner": value[0], "tactic": value[1]}, error=error)
+
+
+def read_helion_cache(file: TextFile) -> TunedCache:
+    """Read a `.best_config` of Helion. For the errors that it raises, see `read_results.Format`."""
+    document = file.document()
+    config = whole_document(document["config"], _MOST_BYTES)
+    key = document.get("key")
+    fields = key.get("fields") if isinstance(key, dict) else None
+    if not isinstance(config, dict) or not isinstance(fields, dict):
+        raise ValueError("it is not a cache of Helion: expected a config and a key with fields")
+    words = {name: str(value) for name, value in fields.items()}
+    kernel = words.get("kernel_source_hash", "")[:8]
+    problem = f"kernel {kernel}, {words.get('specialization_key', '')}"[:_MOST_KEY]
+    versions = {"cuda": words["runtime_name"]} if words.get("runtime_name") else {}
+    return TunedCache("Helion", (TunedEntry(problem, config),), words.get("hardware", ""), versions=versions)
+
+
+def _compiled(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
+    """Read the JSON files of compiled kernels. Files that cannot be read, or are not of Triton, are left out."""
+    about: list[Mapping[str, Any]] = []
+    for path, _ in zip(paths, range(_MOST_FILES), strict=False):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= _MOST_BYTES else None
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(content, dict) and isinstance(content.get("target"), dict):
+            about.append(content)
+    return about
+
+
+def _common_sm(about: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the compute capability that all compiled kernels have, times 10. Return None if they differ."""
+    targets = {each["target"].get("arch") for each in about if each["target"].get("backend") == "cuda"}
+    (arch,) = targets if len(targets) == 1 else (None,)
+    return arch if type(arch) is int else None
+
+
+def _triton(about: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    versions = {each["triton_version"] for each in about if isinstance(each.get("triton_version"), str)}
+    return {"triton": versions.pop()} if len(versions) == 1 else {}

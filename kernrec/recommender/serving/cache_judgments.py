@@ -1,0 +1,138 @@
+"""Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
+
+The files do not contain the kernels, so no times are predicted. An entry is judged by the limits of the GPU, by the GPU
+and the versions with which it was tuned, by the times in the file, and by other files that contain the same problem.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernrec.gpu import GPU
+from kernrec.interop.read_results import read_tuned_cache
+from kernrec.interop.tuned_caches import TunedCache, TunedEntry
+from kernrec.recommender.serving.tuned_files import (
+    JudgedEntry,
+    JudgedFile,
+    Judgment,
+    is_gpu,
+    launch_reasons,
+    other_version,
+)
+from kernrec.util.human import memory_text
+
+_REGISTERS = 65536
+_MOST_REGISTERS = 255
+_WIDE_SPREAD = 0.1
+"""Difference of 80th and 20th percentile, as a share of the median, from which the fastest config is doubtful."""
+_INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
+_NOTES = {
+    "FlashInfer": "times of tactics cannot be predicted: FlashInfer numbers them, and other versions renumber them",
+    "Triton": "times are those of the tuning; a call with this file as `configs` predicts them (kernrec analyze)",
+}
+_OTHER_NOTE = "the file does not contain the kernel: capture the program (kernrec capture) to predict its configs"
+
+
+def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
+    """Judge each entry of autotuners' files for a GPU. If several files contain a problem with different configs, the
+    entries are doubtful.
+
+    Args:
+        wanted: versions of the software that will use the files, keyed by its name.
+
+    Raises:
+        UsageError: a file cannot be read, or it is not of an autotuner whose files kernrec judges.
+    """
+    caches = [(path, read_tuned_cache(path)) for path in paths]
+    chosen = [(path, cache, {entry.problem: entry.config for entry in _chosen(cache)}) for path, cache in caches]
+    judged = []
+    names = {path: path.name if len({other.name for other in paths}) == len(paths) else str(path) for path in paths}
+    for path, cache in caches:
+        others = [
+            (names[other], configs)
+            for other, its, configs in chosen
+            if other != path and its.tool == cache.tool and is_same_gpu(its, cache)
+        ]
+        entries = tuple(_judged(entry, cache, gpu, wanted, others) for entry in cache.entries)
+        versions = dict(cache.versions or {})
+        note = _NOTES.get(cache.tool, _OTHER_NOTE)
+        judged.append(JudgedFile(names[path], gpu, cache.gpu, versions, entries, tool=cache.tool, comment=note))
+    return judged
+
+
+def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
+    """Return whether two files may come from GPUs of one model."""
+    return first.gpu == second.gpu and (first.sm == second.sm or None in (first.sm, second.sm))
+
+
+def _chosen(cache: TunedCache) -> list[TunedEntry]:
+    """Return the entries that the tool uses. Triton uses the fastest config and stores the others, too."""
+    timed = [entry for entry in cache.entries if entry.times_s]
+    if not timed:
+        return [entry for entry in cache.entries if not entry.error]
+    return [min(timed, key=lambda entry: entry.times_s or ())]
+
+
+def _judged(
+    entry: TunedEntry,
+    cache: TunedCache,
+    gpu: GPU,
+    wanted: Mapping[str, str],
+    others: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]],
+) -> JudgedEntry:
+    judgment, reason, ratio = Judgment.POSSIBLE, "", None
+    is_chosen = entry in _chosen(cache)
+    if entry.times_s and entry.times_s[0] > 0:
+        best = _chosen(cache)[0].times_s or entry.times_s
+        ratio = entry.times_s[0] / best[0]
+        judgment = Judgment.GOOD if entry.times_s[1] <= best[2] else Judgment.SLOWER
+        reason = "" if is_chosen else f"{ratio:.2f} times the fastest"
+        if is_chosen and best[2] - best[1] > _WIDE_SPREAD * best[0]:
+            judgment, reason = Judgment.DOUBTFUL, f"its runs differ by {(best[2] - best[1]) / best[0]:.0%}"
+    elsewhere = [f"{name} has {config_text(configs[entry.problem])}" for name, configs in others
+                 if is_chosen and configs.get(entry.problem, entry.config) != entry.config]  # fmt: skip
+    if entry.config.get("tactic") == -1:
+        judgment, reason = Judgment.DOUBTFUL, "-1 is the default: no tactic was selected"
+    if elsewhere:
+        judgment, reason = Judgment.DOUBTFUL, ", ".join(elsewhere)
+    if version := other_version(cache.versions or {}, wanted):
+        judgment, reason = Judgment.OTHER_VERSION, version
+    if cache.gpu and not is_gpu(cache.gpu, gpu):
+        judgment, reason = Judgment.OTHER_GPU, cache.gpu
+    elif cache.sm is not None and cache.sm != gpu.sm:
+        judgment, reason = Judgment.OTHER_GPU, f"compute capability {cache.sm / 10}"
+    for wrong in _wrong(entry, gpu):
+        judgment, reason = Judgment.WRONG, wrong
+    return JudgedEntry(entry.problem, entry.config, judgment, reason, ratio, measured=ratio is not None)
+
+
+def _wrong(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
+    """Yield each reason why a GPU cannot run an entry."""
+    config = entry.config
+    if entry.error:
+        yield entry.error
+    numbers = {name: value for name, value in config.items() if type(value) is int}
+    yield from launch_reasons(numbers, gpu)
+    tiles = [value for name, value in numbers.items() if _INDUCTOR_TILE.fullmatch(name)]
+    sizes = config.get("block_sizes")
+    tiles += [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
+    if odd := [size for size in tiles if size < 1 or size & (size - 1)]:
+        yield f"the tile size {odd[0]} is not a power of two"
+    registers, threads = numbers.get("maxnreg", 1), 32 * numbers.get("num_warps", 4)
+    if registers > min(_MOST_REGISTERS, _REGISTERS / threads):
+        yield f"maxnreg is {registers}; {threads} threads can have {min(_MOST_REGISTERS, _REGISTERS // threads)} each"
+    if "tensor_descriptor" in str(config.get("indexing")) and gpu.sm < 90:
+        yield f"indexing is tensor_descriptor, and the {gpu.title} has no TMA"
+    if entry.smem > gpu.limits.smem_per_block:
+        yield (
+            f"{memory_text(entry.smem)} of shared memory, and the {gpu.title} has"
+            f" {memory_text(gpu.limits.smem_per_block)}"
+        )
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Return a config as text: a runner with its tactic, or tunables with their values."""
+    if config.keys() == {"runner", "tactic"}:
+        return f"{config['runner']} {config['tactic']}"
+    return ", ".join(f"{name} {value}" for name, value in config.items())
