@@ -1,8 +1,6 @@
 """Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
-    PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]
-
-The command asks random questions and prints each broken law and their number; the exit status is 1 if a law is broken.
+Run `PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]`; status 1 means a broken law.
 """
 
 import argparse
