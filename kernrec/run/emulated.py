@@ -16,7 +16,7 @@ _MOST_FLOPS = 4e9
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """Return (problem, tensors keyed by name), for input arrays whose shapes determine the problem. The output is zero.
+    """Return (problem, tensors keyed by name), for input arrays whose shapes determine the problem. The output tensor is zero.
 
     Args:
         arrays: Contiguous NumPy arrays in the order of the inputs. A bf16 input contains the raw bits as uint16.

@@ -82,7 +82,7 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write Parquet files with the `likeness_key` of each measurement that is at a place or was withdrawn."""
+    """Write Parquet files with the `likeness_key` of each measurement that the place has or that was withdrawn."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
         likeness = likeness_key(pulled.columns("measurement"))
