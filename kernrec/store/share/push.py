@@ -39,10 +39,10 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements of a database that a place lacks.
+    """Push measurements from a database to a place that lacks them.
 
     Args:
-        selection: Measurements to push. Pushed measurements that were withdrawn later are withdrawn there, too.
+        selection: Measurements to push. Withdraw pushed measurements that the database withdraws.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
         agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
