@@ -17,7 +17,7 @@ from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm, NetworkNames
+from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
@@ -233,7 +233,7 @@ _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTI
 
 
 @dataclass(frozen=True)
-class NetworkAnswer(NetworkNames, JsonForm):
+class NetworkAnswer(JsonForm):
     """Answer for a network on a GPU: a recommendation for each layer, and totals."""
 
     JSON = (
@@ -262,6 +262,18 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """All-reduces between tensor-parallel GPUs; None for one GPU."""
     memory: "Memory | None" = None
     """Memory that one GPU needs to run the network."""
+
+    batch = Alias[int]("Batch size of the layers.", "workload.batch")
+    tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
+    objective = Alias[Objective]("Objective of each layer.", "query.objective")
+    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
+    inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
+    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
+
+    @property
+    def power_limit_w(self) -> float:
+        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
+        return self.query.point.limit_w(self.gpu)
 
     def __repr__(self) -> str:
         chosen = self.headline
