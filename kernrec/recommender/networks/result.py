@@ -161,7 +161,7 @@ class LayerAnswer(FormerNames):
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals: the occupancy heuristic's, and kernrec where it is worth it with a backend elsewhere."""
+"""Names of totals. The mixture runs kernrec's kernel where it is worth it, and a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -229,7 +229,8 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total, of which only the lowest is shown if costs are equal. The backend's total has rank 0."""
+"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. A backend's total has rank
+0."""
 
 
 @dataclass(frozen=True)
