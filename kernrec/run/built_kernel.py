@@ -163,15 +163,14 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op if PyTorch is loaded. PyTorch cannot register an op while its compiler traces the
-        program."""
+        """Register the custom op if PyTorch is loaded. PyTorch cannot register it while tracing a program."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array itself if a reader supports its type, otherwise a view of the array."""
+        """Return the array, or a view of it if no reader supports its type."""
         if type(array) in self._readers:
             return array
         self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
@@ -191,8 +190,7 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses of the
-        inputs).
+        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses of the inputs).
 
         If `out` is given, its address is the last.
         """
@@ -206,7 +204,7 @@ class BuiltKernel:
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
         expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
         for array, tensor in zip(readable, expected, strict=True):
-            self._readers[type(array)].address(array, tensor, max(device, self._least_device(driver)))
+            self._readers[type(array)].address(array, tensor, max(device, min(driver.current_device(), 0)))
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
                 call = self._prepared[device, problem] = self._prepare(driver, device, problem)
@@ -220,10 +218,6 @@ class BuiltKernel:
             self._prepared = {(device, problem): call}
         self._calls[keys] = call
         return readable, call, list(addresses)
-
-    @staticmethod
-    def _least_device(driver: Driver) -> int:
-        return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
         sm, gpu = driver.sm(device), self.target.gpu
@@ -271,8 +265,6 @@ def build_kernel(
     """Return a kernel that can run every problem in `shapes`.
 
     Args:
-        recommender: Recommender that selects a config for each problem.
-        shapes: Problems that the kernel must be able to run.
         gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
         driver: Driver that launches the kernel. By default, on the GPUs of this machine.

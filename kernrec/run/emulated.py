@@ -19,7 +19,6 @@ def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[s
     """Return (problem, tensors keyed by name), for input arrays whose shapes determine the problem. The output is zero.
 
     Args:
-        shapes: Problems that the kernel was built for.
         arrays: Contiguous NumPy arrays in the order of the inputs. A bf16 input contains the raw bits as uint16.
 
     Raises:

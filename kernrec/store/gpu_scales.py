@@ -4,8 +4,7 @@ A throttled laptop, or a board with another power limit, ranks configs correctly
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
 is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
 an item is the median over their GPUs. The reference cost is the median over at least three contributors. The ratio of a
-GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved toward 1 if the items
-disagree.
+GPU is the median of (cost / reference cost) over its items. The scale is this ratio, closer to 1 if the items disagree.
 
 If there are only two contributors, kernrec scales neither GPU, and answers show how far the two differ.
 """
@@ -73,8 +72,7 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that estimate the GPUs' scales again. Run them after adding or removing other people's
-    rows."""
+    """Return the SQL statements that estimate the GPUs' scales again after a change of other people's rows."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
@@ -98,8 +96,7 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are fewer than
-    `LEAST_CONTRIBUTORS` contributors."""
+    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are too few contributors."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

@@ -28,9 +28,8 @@ from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.networks.compare import compare_gpus
+from kernrec.recommender.networks.compare import Swept, compare_gpus, sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
-from kernrec.recommender.networks.sweep import Swept, sweep_network
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
 

@@ -126,10 +126,22 @@ def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommende
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
-def test_note_states_that_times_at_the_power_limit_are_for_short_runs(recommender):
+def test_note_states_the_length_of_the_runs_at_the_power_limit(recommender):
     slowed, free = at_limit(recommender, 250.0), at_limit(recommender, 450.0)
     assert (slowed.best.bottleneck, free.best.bottleneck != "power limit") == ("power limit", True)
-    assert [any("short runs" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
+    assert [any("a second or longer" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
+    assert slowed.best.long_run_latency_s == slowed.best.latency_s.value
+
+
+def test_long_runs_of_random_numbers_are_slower_on_gpus_with_short_recordings(recommender):
+    shape = dict.fromkeys("mnk", 8192)
+    for gpu, least, most in (("h200-sxm", 1.1, 1.25), ("b200", 1.05, 1.3), ("l40s", 1.15, 1.4), ("rtx5090", 1.0, 1.0)):
+        answer = recommender.recommend("matmul", gpu, shape, "bf16", query=Query(Objective.LATENCY))
+        best = answer.best
+        assert least <= best.long_run_latency_s / best.latency_s.value <= most, gpu
+        assert any("for short runs; long runs" in note for note in answer.notes) == (least > 1.0)
+    zeros = recommender.recommend("matmul", "h200-sxm", shape, "bf16", query=Query(Objective.LATENCY, inputs="zeros"))
+    assert zeros.best.long_run_latency_s == zeros.best.latency_s.value
 
 
 def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recommender):

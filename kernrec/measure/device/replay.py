@@ -83,7 +83,6 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     """Return the names of the recorded GPUs that `--gpu` selects.
 
     Args:
-        path: Path of the database with the recording.
         wanted: `auto` (the only recorded GPU), `all`, or the name of a GPU.
 
     Raises:
@@ -115,7 +114,6 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
     """Return the recordings of the requested problems.
 
     Args:
-        path: Path of the database.
         gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
         keys: Keys of the problems, or None for all problems.
 
@@ -134,7 +132,6 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
 
     Args:
-        path: Path of the database.
         gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
 
     Raises:

@@ -148,6 +148,9 @@ class PowerModel:
     """Highest power limit in watts. For desktop GeForce GPUs, it includes partners' boards (`PARTNER_HEADROOM`)."""
     range_assumed: bool
     """Whether the range of power limits is an assumption. If so, limits outside the range are accepted, too."""
+    long_run: float
+    """Energy of tensor cores in runs of a second or longer, as a multiple of their energy in `energy_j`. It is above 1
+    on GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
     energy_j: Mapping[str, float]
     """Joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on voltage."""
 
@@ -199,6 +202,7 @@ class PowerModel:
             power_min_w=gpu.power_min_w,
             power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
             range_assumed=gpu.power_range_assumed,
+            long_run=coefficients["data"]["long_run"] if chip.get("short_runs") and inputs == RANDOM else 1.0,
             energy_j=_event_energies(gpu, coefficients, volts, inputs == ZEROS) | {DRAM: memory["pj_per_bit"] * 8e-12},
         )
 

@@ -1,6 +1,6 @@
-"""Lower bound on the time that any kernel needs for a problem, on a GPU with a power limit and a clock.
+"""Times that a power limit sustains: the least time for a problem, and the time of a launch in long runs.
 
-The bound is the time of an ideal launch. An ideal launch performs only the problem's operations, at the peak rate. It
+The least time is that of an ideal launch. An ideal launch performs only the problem's operations, at the peak rate. It
 computes no indices, moves each byte only once, and causes no DRAM traffic for the bytes that fit in L2. Its operations
 and bytes take the energies in `power.toml`, so a power limit lowers its clock as it does for real kernels.
 """
@@ -8,6 +8,7 @@ and bytes take the energies in `power.toml`, so a power limit lowers its clock a
 from math import inf
 
 from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.power import PowerModel
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
@@ -60,3 +61,27 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
         kind = "mma.f16" if dtype in _WIDE else "mma.bf16"
         return tensor, power.event_j(kind) * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
     return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)
+
+
+def long_run_s(
+    gpu: GPU, power: PowerModel, problem: Problem, limit_w: float, latency_s: float, power_w: float, clock_hz: float
+) -> float:
+    """Return the latency in seconds of a launch that is repeated for a second or longer at a power limit.
+
+    On some GPUs, the energy of tensor cores was fitted to short runs (`PowerModel.long_run`). The result is `latency_s`
+    on other GPUs, and for launches that are too slow to use tensor cores. All time is assumed to scale with the clock.
+
+    Args:
+        latency_s: Predicted latency in seconds in a short run under the limit.
+        power_w: Predicted power in watts in a short run.
+        clock_hz: Predicted core clock in hertz in a short run.
+    """
+    dtype = math_dtype(problem.dtype)
+    if power.long_run == 1.0 or problem.flops / latency_s <= gpu.peak_flops(dtype) * clock_hz / gpu.boost_clock_hz:
+        return latency_s
+    _, flop_j = arithmetic(gpu, power, problem.dtype)
+    cycles = clock_hz / power.boost_hz
+    core_w = (power_w - power.board_w - float(power.leakage_at(clock_hz))) / float(power.voltage(clock_hz)) ** 2
+    core_j = (core_w - power.clock_w * cycles) * latency_s + (power.long_run - 1.0) * problem.flops * flop_j
+    limited = power.apply_power_limit(NominalCosts(latency_s * cycles, 0.0, 0.0, core_j, 0.0), limit_w, clock_hz)
+    return max(float(limited.latency_s[0]), latency_s)

@@ -42,18 +42,13 @@ def push(
     """Push the measurements of a database that a place lacks.
 
     Args:
-        place: Place to write to.
-        database: Database to read.
-        selection: Measurements to push. Measurements that were withdrawn after an earlier push are withdrawn at the
-            place.
+        selection: Measurements to push. Pushed measurements that were withdrawn later are withdrawn there, too.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that receives the outgoing rows of each GPU and the number of withdrawals, and returns whether
-            to push.
+        agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
 
     Returns:
-        (number of pushed measurements, number of withdrawn measurements), or None if there was nothing to push or
-        `agree` returned False.
+        (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
 
     Raises:
         KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
@@ -121,14 +116,12 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of a place's files, for people who read the place through a web server. Return the number of
-    names.
+    """Write the list of a place's files, for readers through a web server, and return the number of names.
 
-    Two processes may write the list at the same time. Each lists the files again after writing, so the last list is
+    Two processes may write the list at the same time. Each lists the files again afterwards, so the last list is
     complete.
 
     Args:
-        place: Place to list.
         without: Names to exclude.
     """
     while True:

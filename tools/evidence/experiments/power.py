@@ -53,9 +53,9 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     error, off_w = _limits(data)
     implied = [load for load in loads if load.recording.startswith(("held", "bf16 GEMM"))]
     worst = _throughput("large matmuls at the limit", implied, held_out)
-    _throughput(
-        "the same of random numbers, in runs of a second or so, in no fit,", list(sustained_products(data)), held_out
-    )
+    long = list(sustained_products(data))
+    _throughput("the same of random numbers, in runs of a second or so, in no fit,", long, held_out)
+    _long_runs(long)
     if json is not None:
         _cases([load for load in usual if not load.doubt and kernel_of(load)], held_out).write(json)
     return int(missed or max(error, worst) > LIMIT_AIM or off_w > LIMIT_AIM_W)
@@ -191,3 +191,27 @@ def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coeffi
         worst = max(worst, abs(ratios["fitted"] - 1.0))
         table.row({"": f"{load.recording}, {load.power_w:.0f} W", "GHz": load.clock_hz * 1e-9, **ratios})
     return worst
+
+
+def _long_runs(loads: Sequence[Load]) -> None:
+    """Print the energy of tensor cores that matmuls in long runs imply, relative to the energy in the power model, and
+    the throughput with the mean of the other GPUs. GPUs whose energies were fitted to long runs are left out."""
+    models = [PowerModel.for_gpu(find_gpu(load.gpu)) for load in loads]
+    rows = [(load, model) for load, model in zip(loads, models, strict=True) if model.long_run > 1.0]
+    implied, tensor_j = [], []
+    for load, model in rows:
+        tensor_j.append(model.dynamic({name: rate for name, rate in load.rates.items() if name.startswith("mma")})[0])
+        missing_w = load.power_w - model.power_at(load.clock_hz, load.rates)
+        implied.append(float(1.0 + missing_w / (tensor_j[-1] * model.voltage(load.clock_hz) ** 2)))
+    table = Table("\nthe same: tensor energy in long runs over that in the model; throughput, predicted over recorded")
+    for (load, model), joules, ratio in zip(rows, tensor_j, implied, strict=True):
+        others = float(
+            np.median([each for (other, _), each in zip(rows, implied, strict=True) if other.gpu != load.gpu])
+        )
+        cells: dict[str, object] = {"": load.recording, "energy": ratio, "energy, other GPUs": others}
+        for name, long_run in (("long run", model.long_run), ("GPU held out", others)):
+            core_j, dram_j = model.dynamic(load.rates)
+            core_j = core_j + (long_run - 1.0) * joules
+            launch = NominalCosts(load.clock_hz / model.boost_hz, 0.0, 0.0, core_j, dram_j)
+            cells[name] = 1.0 / float(model.apply_power_limit(launch, load.power_w).latency_s[0])
+        table.row(cells)
