@@ -1,8 +1,4 @@
-"""Formats for fuzzing: the samples of each format, the function that damages them, and kernrec's reader.
-
-The samples are real files. Some are in this repository, kernrec writes others here (database, bundle, journal, model),
-and `tests/helpers/foreign_files.py` has files in the formats of other tuners.
-"""
+"""Formats for fuzzing: real samples of each format, the function that damages them, and kernrec's reader."""
 
 import hashlib
 import json
@@ -56,12 +52,7 @@ class Format:
 
 
 def formats(extra: Path | None, work: Path) -> Iterator[Format]:
-    """Yield the formats whose samples are listed or written here.
-
-    Args:
-        extra: folder with more samples.
-        work: folder for samples that this function creates.
-    """
+    """Yield the formats, with samples from the folder `extra` too. The folder `work` gets the samples written here."""
     yield from _texts(extra)
     yield from _tables(work)
     yield from _stored(work)

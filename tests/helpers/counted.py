@@ -1,8 +1,5 @@
-"""Counts of the instructions that library kernels execute in the emulator, from profiles and from whole runs.
-
-The counts of a launch are cached like outcomes of runs (`tests.helpers.run_cache`), because they depend only on the
-emulator, the PTX and the launch.
-"""
+"""Instruction counts of library kernels in the emulator, from profiles and from whole runs. Counts of a launch are
+cached like outcomes of runs (`tests.helpers.run_cache`)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -37,10 +37,8 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """Return a hash of the code that determines a run's outcome, without Python docstrings and comments.
-
-    The engine's file name contains the hash of its C++ sources.
-    """
+    """Return a hash of the code that determines an outcome, without docstrings. The engine's file name has its C++
+    hash."""
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
     digest, engine = sha256(), engine_file.find()
     for path in sorted([*(_PACKAGE / "ptx").rglob("*.py"), *launching]):
@@ -67,11 +65,8 @@ def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
 
 
 def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
-    """Return the outputs of a run from the cache, or execute the run.
-
-    Raises:
-        EmulationError: the run failed, now or when it was cached.
-    """
+    """Return the outputs of a run from the cache, or execute the run. Raises `EmulationError` if it failed, now or
+    earlier."""
     if (outputs := read(key)) is not None:
         if _ERROR not in outputs:
             return outputs

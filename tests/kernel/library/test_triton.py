@@ -1,9 +1,5 @@
-"""Test that the library's Triton kernels are correct in the emulator, and recommended where their profiles ship.
-
-If Triton is installed, the tests compile configs and emulate whole grids on problems that divide no tile, with shared
-memory races as errors. Copies of attention_triton, layernorm_triton, matmul_triton and softmax_triton with one planted
-bug must fail.
-"""
+"""Test that the library's Triton kernels are correct in the emulator and recommended where their profiles ship, and
+that copies of attention_triton, layernorm_triton, matmul_triton and softmax_triton with one planted bug fail."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,9 +33,7 @@ def results(
     kernel: Kernel, runs: list[TritonRun], make_inputs: Any
 ) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
     """Yield (run, inputs, outputs) of each run, or the error in place of the outputs; shared memory races are errors.
-
-    Each code is compiled once. `make_inputs` returns the inputs of a problem.
-    """
+    Each code is compiled once. `make_inputs` returns the inputs of a problem."""
     jobs: dict[CompileJob, list[TritonRun]] = {}
     for sm, problem, config in runs:
         jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
