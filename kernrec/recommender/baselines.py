@@ -22,7 +22,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.json_form import JsonForm
-from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
+from kernrec.recommender.published_baselines import Recordings, version_of
 from kernrec.store.recorded import RecordedBaseline
 from kernrec.util.light_dataclass import dataclass
 
@@ -167,7 +167,7 @@ def baselines_of(
     old = superseded(context, problem, gpu)
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
-    recorded = list(published_predictions(recordings, predictions, backends))
+    recorded = list(recordings.published(predictions, backends))
     # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
@@ -229,7 +229,7 @@ def _of_versions(
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
     """Return (predictions, recordings) of the requested versions. Recorded versions have no prediction."""
     recordings = Recordings.of(problem, gpu, others)
-    recorded = list(published_predictions(recordings, (), tuple(versions)))
+    recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
     model = model_of(context, problem)
     names = [name for name in versions if name not in there and model is not None]

@@ -9,7 +9,6 @@ from kernrec.kernel import Kernel
 from kernrec.model.analytical.spread import Estimate
 from kernrec.op import Problem
 from kernrec.op.workload import Workload
-from kernrec.recommender.request import Objective, Query
 from kernrec.store import MeasuredAnswer
 
 _Value = TypeVar("_Value")
@@ -150,49 +149,3 @@ class MeasuredNames:
         if row is None or row.contributors == 1 or row.spread_low_s is None or row.spread_high_s is None:
             return None
         return [row.spread_low_s, row.spread_high_s]
-
-
-class RecommendationNames(IntervalNames, MeasuredNames):
-    """Base class with attributes of a recommendation for JSON, such as `rank` for `place.number`."""
-
-    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
-    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
-    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
-    database = OfPart[str | None](
-        "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
-    )
-    contributors = OfPart[int]("Number of people whose rows were combined.", "measurement.contributors", 0)
-    rescaled = OfPart[int](
-        "Number of people whose rows were rescaled from their board to the GPU's typical speed.",
-        "measurement.rescaled",
-        0,
-    )
-
-
-class AnswerNames:
-    """Base class with attributes of an answer for JSON: the values of its problem."""
-
-    op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
-    shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
-    dtype = Alias[str]("Data type.", "problem.dtype")
-    layout = Alias[str]("Tensor layout.", "problem.layout")
-
-
-class NetworkNames:
-    """Base class with attributes of a network's answer for JSON: title, GPU, batch and other inputs of the request."""
-
-    if TYPE_CHECKING:
-        gpu: GPU
-        query: Query
-
-    batch = Alias[int]("Batch size of the layers.", "workload.batch")
-    tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
-    objective = Alias[Objective]("Objective of each layer.", "query.objective")
-    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
-    inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
-    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
-
-    @property
-    def power_limit_w(self) -> float:
-        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
-        return self.query.point.limit_w(self.gpu)

@@ -293,8 +293,8 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return (number of configs, largest fraction of a config's instructions) with extrapolated instructions, which a
-    profile metric counts without emulating them."""
+    """Return (number of configs with instructions of the kind `metric`, largest fraction of such instructions in a
+    config). They are counted, but were not emulated."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

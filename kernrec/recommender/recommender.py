@@ -120,18 +120,15 @@ class Recommender:
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
-    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Answer:
-        """Return the answer for a problem of an op, in the best layout unless `fixed` is set."""
-        return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
+    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
+        """Return the answer for a problem of an op, cached until a database changes.
 
-    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem of an op in the problem's own layout."""
-        return self._answer(problem, gpu, query, None)
-
-    def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer, cached until a database changes. `fixed` is None if other layouts are not considered."""
+        Args:
+            fixed: whether the user fixed the layout; None to answer in the problem's layout without a comparison.
+        """
         if query.conditions != self.context.conditions:
-            return self.for_conditions(query.conditions)._answer(problem, gpu, query, fixed)
+            return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
+        fixed = fixed if len(problem.definition.layouts) > 1 else None
         self._forget_if_changed()
         if (cached := self._answers.use(key := (problem, gpu.name, query, fixed))) is not None:
             return cached
@@ -226,7 +223,7 @@ class Recommender:
             predict_baselines(self.context, [each for each in answered if each not in sets], gpu)
             for original, problem in zip(some, answered, strict=True):
                 try:
-                    yield original, sets.get(problem) or self.answer_problem(problem, gpu, query)
+                    yield original, sets.get(problem) or self.answer_op(problem, gpu, query)
                 except KernrecError as error:
                     error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
                     yield original, error

@@ -16,11 +16,10 @@ from kernrec.recommender import tabular
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import (
     Alias,
-    AnswerNames,
+    IntervalNames,
     JsonForm,
     MeasuredNames,
     OfPart,
-    RecommendationNames,
     plain,
 )
 from kernrec.recommender.request import Objective, Query
@@ -84,7 +83,7 @@ class Saving(JsonForm):
 
 
 @dataclass(frozen=True)
-class Recommendation(RecommendationNames, JsonForm):
+class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     """One recommended config, with its expected costs and the sources of these costs."""
 
     JSON = (
@@ -125,6 +124,17 @@ class Recommendation(RecommendationNames, JsonForm):
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
     """Whether the expected latency is below `fastest`, but still has to be measured."""
+
+    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
+    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
+    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
+    database = OfPart[str | None](
+        "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
+    )
+    contributors = OfPart[int]("Number of people whose rows were combined.", "measurement.contributors", 0)
+    rescaled = OfPart[int](
+        "Number of people whose rows were rescaled to the GPU's typical speed.", "measurement.rescaled", 0
+    )
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
@@ -221,7 +231,7 @@ class KernelAnswer:
 
 
 @dataclass(frozen=True)
-class Answer(AnswerNames, JsonForm):
+class Answer(JsonForm):
     """Answer to a request about one problem on one GPU."""
 
     JSON = (
@@ -260,6 +270,10 @@ class Answer(AnswerNames, JsonForm):
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Context with the models of backends; None if the answer has no baselines."""
 
+    op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
+    shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
+    dtype = Alias[str]("Data type.", "problem.dtype")
+    layout = Alias[str]("Tensor layout.", "problem.layout")
     objective = Alias[Objective]("Objective that ranks the recommendations.", "query.objective")
     inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
     l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")

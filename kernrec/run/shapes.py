@@ -230,7 +230,7 @@ class Target:
         return variant
 
     def _recommended(self, problem: Problem) -> tuple[Kernel, Mapping[str, int]]:
-        answer = self._recommender.answer_problem(problem, self.gpu, self.query)
+        answer = self._recommender.answer_op(problem, self.gpu, self.query)
         if answer.recommendations and (answer.best.kernel.triton is None or has_triton()):
             return answer.best.kernel, answer.best.config
         candidates = self._recommender.candidates(problem, self.gpu, (self.query.point,))

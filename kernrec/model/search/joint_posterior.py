@@ -74,8 +74,7 @@ DEGREES = 4.0
 _NODES = 21
 """Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the variance of a config's error: shared between problems, and smooth within a problem (`tools/evidence
-refine`)."""
+"""Fractions of the error's variance: shared between problems, and smooth within a problem (`tools/evidence refine`)."""
 LEVEL = 0.95
 """Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
 _LEVEL = 10.0
@@ -87,7 +86,7 @@ _LENGTH = 0.7
 _SCALE_PRIOR = 20.0
 """Weight of the prior assumption that `Contenders.deviation` is right, as a number of measurements."""
 _NEVER = 20.0
-"""Log cost of a contender that cannot run, above the largest log cost of the others."""
+"""Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
 LEAST_REACH = 0.13
 """Minimum of the reach: how far, in logarithms, the best cost can be below the cost of the current choice. A predicted
 best config is near the limit of the hardware, so without this bound the tails of many slow contenders would dominate
@@ -112,7 +111,8 @@ class Contenders:
     deviation: Array
     """Standard deviation of the error that a contender does not share with other configs of its kernel, (C,)."""
     features: Array
-    """Features x of the shared part of the errors, (C, F). A row's length is about the error's standard deviation."""
+    """Features x of the shared part of the errors, (C, F). The norm of a row is about the standard deviation of the
+    error."""
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
@@ -122,7 +122,8 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections, (C, F), with the same columns for all problems, or None."""
+    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None for no
+    trees."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +313,7 @@ class JointPosterior:
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the uncorrected expected regret if the posterior is right, and if it misjudges the problem."""
+        """Return the uncorrected expected regrets for a right posterior and for a misjudged problem."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)

@@ -19,7 +19,8 @@ MARGIN = 0.05
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Standard deviations below the mean that rank half of the next configs. The other half have the lowest bounds."""
+"""Number of standard deviations below the mean by which half of the next configs are chosen. The others are those of
+the lowest bounds."""
 SEARCHES, WRONG = 14, 0
 """Number of test searches in recorded spaces, and how many results were worse than the best by more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01

@@ -123,12 +123,12 @@ def _library(baseline: Baseline) -> str:
     return baseline.backend.partition(" (")[0]
 
 
-def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
+def at_point(context: Context, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
     """Return the baseline of a layer's backend at another operating point, or else its existing baseline."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
-    library = (_library(baseline),)
-    baselines = baselines_of_layer(context, answered.layer, answered.answer.problem, gpu, point, library)
+    answer, library = answered.answer, (_library(baseline),)
+    baselines = baselines_of_layer(context, answered.layer, answer.problem, answer.gpu, point, library)
     return next((other for other in baselines if other.backend == baseline.backend), baseline)
 
 

@@ -58,7 +58,10 @@ class NetworkSweep:
     @property
     def why_best(self) -> str:
         """Criterion that selected the best row: `knee`, or the quantity that the row minimizes."""
-        return why_best(self.answer.query)
+        query = self.answer.query
+        if query.max_slowdown is not None or query.objective is Objective.ENERGY:
+            return "least energy"
+        return "least EDP" if query.objective is Objective.EDP else KNEE
 
     @property
     def locked(self) -> bool:
@@ -150,7 +153,7 @@ def sweep_network(
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
             for number, total in sums.items():
-                baseline = at_point(recommender.context, layer, gpu, points[number])
+                baseline = at_point(recommender.context, layer, points[number])
                 costs = replace(layer, baseline=baseline).baseline_costs
                 assert costs is not None
                 total.add(layer.count, *costs)
@@ -175,21 +178,14 @@ def sweep_network(
     base = totals[0][1]
     rows = []
     for point, swept_total in totals:
-        saved = 1.0 - swept_total.energy_j.value / base.energy_j.value
-        slowdown = swept_total.latency_s.value / base.latency_s.value - 1.0
-        rows.append(SweptTotal(point, swept_total, Comparison(saved, slowdown)))
+        slowdown, energy = swept_total.versus(base)
+        rows.append(SweptTotal(point, swept_total, Comparison(-energy, slowdown)))
     return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
 
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
 """Minimum fraction of time or energy that the knee must save; otherwise the first row is recommended."""
-
-
-def why_best(query: Query) -> str:
-    if query.max_slowdown is not None or query.objective is Objective.ENERGY:
-        return "least energy"
-    return "least EDP" if query.objective is Objective.EDP else KNEE
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:

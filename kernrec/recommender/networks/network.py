@@ -82,7 +82,7 @@ def answer_network(
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
-        return recommender.answer_problem(problem, gpu, of_all_backends)
+        return recommender.answer_op(problem, gpu, of_all_backends)
 
     points = (query.point,)
     layers, layouts_chosen = in_best_layouts(recommender, asked_layers, gpu, points)
@@ -93,10 +93,8 @@ def answer_network(
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
             if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
-                result, message = (
-                    recommender.answer_op(original.problem, gpu, of_all_backends, not original.layout_free),
-                    "",
-                )
+                fixed, message = not original.layout_free, ""
+                result = recommender.answer_op(original.problem, gpu, of_all_backends, fixed)
             else:
                 result, message = answer_as_it_runs(layer.problem, gpu, wanted.dtype is not None, answer)
         except KernrecError as error:

@@ -17,7 +17,7 @@ from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm, NetworkNames
+from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
@@ -161,7 +161,7 @@ class LayerAnswer(FormerNames):
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals: the occupancy heuristic's, and kernrec where it is worth it with a backend elsewhere."""
+"""Names of totals. The mixture runs kernrec's kernel where it is worth it, and a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -229,11 +229,12 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total, of which only the lowest is shown if costs are equal. The backend's total has rank 0."""
+"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. A backend's total has rank
+0."""
 
 
 @dataclass(frozen=True)
-class NetworkAnswer(NetworkNames, JsonForm):
+class NetworkAnswer(JsonForm):
     """Answer for a network on a GPU: a recommendation for each layer, and totals."""
 
     JSON = (
@@ -262,6 +263,18 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """All-reduces between tensor-parallel GPUs; None for one GPU."""
     memory: "Memory | None" = None
     """Memory that one GPU needs to run the network."""
+
+    batch = Alias[int]("Batch size of the layers.", "workload.batch")
+    tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
+    objective = Alias[Objective]("Objective of each layer.", "query.objective")
+    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
+    inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
+    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
+
+    @property
+    def power_limit_w(self) -> float:
+        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
+        return self.query.point.limit_w(self.gpu)
 
     def __repr__(self) -> str:
         chosen = self.headline
