@@ -381,6 +381,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
+    if (batch.checks()) batch.checks()->start_copies(targets, bytes);
     std::vector<size_t> started;  // index of each target in its warp's list of copies
     for (const Resolved& at : targets) {
         std::vector<Batch::Copies>& pending = batch.pending[at.warp];
@@ -621,6 +622,8 @@ void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int
             const uint32_t lane = uint32_t(__builtin_ctz(rest));
             if (allowed && int64_t(copies.group) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed) continue;
             std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
+            if (batch.checks())
+                batch.checks()->end_copy(warp * kWarp + lane, copies.places[lane] - batch.shared(0), copies.bytes);
             copies.mask &= ~(1u << lane);
         }
         if (!copies.mask) continue;

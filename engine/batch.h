@@ -128,6 +128,8 @@ class Batch : public Memory {
     void check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                      bool is_copy = false);
     bool races() const { return races_ != nullptr; }
+    // Return the checks for errors, or null.
+    Checks* checks() { return checks_.get(); }
     RaceDetector* race_detector() { return races_.get(); }
     // Return the race detector for kernels ordered by barriers in shared memory, or null.
     PhaseRaces* phase_races() { return phase_races_; }

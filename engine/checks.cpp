@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kMostFindings = 100;
 constexpr uint32_t kNoLane = ~0u;
 constexpr int32_t kSeveral = -1;
+// Readers of a granule in the last block that read it: several lanes of one warp, or several warps.
+constexpr uint16_t kSeveralLanes = 0x8000, kSeveralWarps = 0xFFFF;
 
 bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {
     return kind == AccessKind::kWrite && ins.unit && ins.list.size() * ins.unit == bytes;
@@ -39,8 +41,10 @@ Checks::Checks(const Batch& batch)
       cells_(watch_.shared_memory ? size_t(stride_) * batch.launch.blocks_per_batch : 0),
       written_(cells_.size()),
       block_epoch_(batch.launch.blocks_per_batch),
-      warp_epoch_(batch.warp_count) {
-    if (watch_.synchronizes.empty())
+      warp_epoch_(batch.warp_count),
+      block_time_(batch.launch.blocks_per_batch),
+      warp_time_(batch.warp_count) {
+    if (watch_.roles.empty())
         for (const Source& source : batch.program.sources) {
             const auto has = [&](std::initializer_list<const char*> marks) {
                 return std::any_of(marks.begin(), marks.end(), [&](const char* mark) { return source.has(mark); });
@@ -49,10 +53,13 @@ Checks::Checks(const Batch& batch)
                 return std::any_of(opcodes.begin(), opcodes.end(),
                                    [&](const char* each) { return source.opcode == each; });
             };
-            watch_.synchronizes.push_back(has({"volatile", "relaxed", "acquire", "release", "mmio"}));
-            watch_.gathers.push_back(named({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix",
-                                            "movmatrix", "elect"}) ||
-                                     (source.opcode == "bar" && source.has("warp")));
+            const bool gathers = named({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix",
+                                        "movmatrix", "elect"}) ||
+                                 (source.opcode == "bar" && source.has("warp"));
+            const bool divides = named({"div", "rem"}) && source.type()[0] != 'f';
+            const bool synchronizes = has({"volatile", "relaxed", "acquire", "release", "mmio"});
+            watch_.roles.push_back((synchronizes ? kSynchronizes : 0) | (gathers ? kGathers : 0) |
+                                   (divides ? kDivides : 0));
             if (named({"ld", "ldu", "st"}) && !source.has("shared") && !source.has("param") &&
                 has({"u8", "s8", "b8", "u16", "s16", "b16"}))
                 watch_.granule = 1;
@@ -75,12 +82,47 @@ void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     std::fill(written_.begin(), written_.end(), false);
     for (uint32_t& epoch : block_epoch_) epoch++;
+    std::fill(block_time_.begin(), block_time_.end(), time_);
+    for (Cell& cell : cells_) cell.in_flight = false;
+}
+
+void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins) {
+    const uint8_t roles = watch_.roles[ins.source];
+    if (roles & kGathers) pass_warps(batch, block, ins.source);
+    for (uint32_t i = 0; roles & kDivides && i < batch.running; i++)
+        for (uint32_t rest = batch.mask(i, ins); rest; rest &= rest - 1) {
+            const uint32_t lane = batch.warps()[i] * kWarp + __builtin_ctz(rest);
+            if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
+        }
+}
+
+void Checks::start_copies(const std::vector<Resolved>& targets, uint32_t bytes) {
+    each_shared_lane(targets, [&](uint32_t, size_t place) {
+        for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) cells_[byte].in_flight = true;
+    });
+}
+
+void Checks::end_copy(uint32_t lane, size_t place, uint32_t bytes) {
+    const uint32_t warp = lane / kWarp, block = warp / warps_per_block_;
+    for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) {
+        const uint32_t source = cells_[byte].write_source;
+        Cell& cell = cells_[byte] = Cell{};
+        cell.epoch = block_epoch_[block];
+        cell.writer = int32_t(lane - block * warps_per_block_ * kWarp);
+        cell.write_epoch = warp_epoch_[warp];
+        cell.write_source = source;
+    }
+}
+
+bool Checks::unordered(uint32_t lane, uint32_t other, uint32_t time) const {
+    const uint32_t warp = lane / kWarp, block = warp / warps_per_block_;
+    return time > block_time_[block] && (warp != other / kWarp || time > warp_time_[warp]);
 }
 
 void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
                     AccessKind kind, bool whole_matrix) {
-    execution_++;
-    const bool plain = kind != AccessKind::kAtomic && !watch_.synchronizes[ins.source];
+    time_++;
+    const bool plain = kind != AccessKind::kAtomic && !(watch_.roles[ins.source] & kSynchronizes);
     for (const Resolved& at : all) {
         if (at.space == Space::kShared && watch_.shared_memory)
             shared(batch, ins, at, bytes, kind, plain, whole_matrix);
@@ -129,20 +171,35 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 reported = true;
             }
             if (kind != AccessKind::kRead) written_[place] = true;
-            if (!plain) continue;
             Cell& cell = cells_[place];
+            if (cell.in_flight && !write && !reported) {
+                report("async-copy", batch, ins, lane, cell.write_source, kNoLane, memory, address + k - start, bytes);
+                reported = true;
+            }
+            if (!plain && kind != AccessKind::kAtomic) continue;
             if (cell.epoch != epoch) {
+                const Cell before = cell;
                 cell = Cell{};
                 cell.epoch = epoch;
+                cell.in_flight = before.in_flight;
+                cell.write_source = before.write_source;
             }
             const auto apart = [&](int32_t other, uint32_t other_epoch) {  // nothing orders the two accesses
                 if (other < 0 || other == thread) return false;
                 return other / int32_t(kWarp) != int32_t(warp_of_block) || other_epoch == warp_epoch;
             };
             const auto lane_of = [&](int32_t other) { return block * warps_per_block_ * kWarp + uint32_t(other); };
+            if (kind == AccessKind::kAtomic) {
+                if (!reported && apart(cell.writer, cell.write_epoch)) {
+                    report("race-atomic", batch, ins, lane, cell.write_source, lane_of(cell.writer), memory,
+                           address + k - start, bytes);
+                    reported = true;
+                }
+                continue;
+            }
             bool same = write && compare && batch.shared(block)[address + k] == stored_byte(batch, ins, lane, k);
             if (!reported && apart(cell.writer, cell.write_epoch)) {
-                if (write && cell.execution == execution_)
+                if (write && cell.write_time == time_)
                     same = compare &&
                            stored_byte(batch, ins, lane_of(cell.writer), cell.byte) == stored_byte(batch, ins, lane, k);
                 if (!same) {
@@ -166,7 +223,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 cell.writer = thread;
                 cell.write_epoch = warp_epoch;
                 cell.write_source = ins.source;
-                cell.execution = execution_;
+                cell.write_time = time_;
                 cell.byte = uint8_t(k);
             } else {
                 const bool other_warp = cell.reader >= 0 && cell.reader / int32_t(kWarp) != int32_t(warp_of_block);
@@ -189,7 +246,8 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
     if (!shadow.granules && shadow.written.empty()) return;
     const Region& region = batch.launch.buffers[at.buffer];
     const int64_t start = int64_t(at.buffer + 1) << kBufferShift;
-    const int32_t block = int32_t(block_numbers_[at.warp / warps_per_block_]) + 1;
+    const uint32_t lane_block = at.warp / warps_per_block_;
+    const int32_t block = int32_t(block_numbers_[lane_block]) + 1;
     for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
         const uint32_t bit = __builtin_ctz(rest), lane = at.warp * kWarp + bit;
         const int64_t offset = at.addresses[bit] - (at.addresses[bit] >> kBufferShift ? start : 0);
@@ -202,26 +260,53 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             if (!write && !is_written)
                 report("uninitialized-global", batch, ins, lane, -1, kNoLane, region.name, offset, bytes);
         }
-        if (!plain || !shadow.granules) continue;
+        if (!(plain || kind == AccessKind::kAtomic) || !shadow.granules) continue;
         bool same = compare;
         for (uint32_t k = 0; same && k < bytes; k++)
             same = region.bytes[offset + k] == stored_byte(batch, ins, lane, k);
         for (int64_t place = offset / watch_.granule; place <= (offset + bytes - 1) / watch_.granule; place++) {
             Watch::Granule& touched = shadow.granules[place];
-            const bool after_write = touched.writer && touched.writer != block;
-            const bool after_read = write && touched.reader && touched.reader != block;
-            bool alike = false;  // another block stores the same value concurrently
-            if (compare && after_write && touched.execution == execution_) {
+            const uint16_t reader = touched.read_lane & ~kSeveralLanes;
+            const auto inside = [&](uint32_t other, uint32_t time) {  // another thread of this block, not ordered
+                return other != lane && unordered(lane, other, time);
+            };
+            const bool own_write = touched.writer == block, own_read = touched.reader == block;
+            if (kind == AccessKind::kAtomic) {
+                if (touched.writer && (!own_write || inside(touched.write_lane, touched.write_time)))
+                    watch_.add({"race-atomic", ins.source, touched.write_source, batch.block_text(lane),
+                                batch.thread_text(lane), "", own_write ? batch.thread_text(touched.write_lane) : "",
+                                region.name, offset, bytes});
+                continue;
+            }
+            const bool after_write = touched.writer && (!own_write || inside(touched.write_lane, touched.write_time));
+            bool after_read = write && touched.reader && !own_read;
+            if (write && own_read)
+                after_read = touched.read_lane == kSeveralWarps  ? touched.read_time > block_time_[lane_block]
+                             : touched.read_lane & kSeveralLanes ? unordered(lane, reader, touched.read_time)
+                                                                 : inside(reader, touched.read_time);
+            bool alike = false;  // another thread stores the same value concurrently
+            if (compare && after_write && touched.write_time == time_) {
                 alike = true;
                 for (uint32_t k = 0; alike && k < bytes; k++)
-                    alike = stored_byte(batch, ins, touched.lane, k) == stored_byte(batch, ins, lane, k);
+                    alike = stored_byte(batch, ins, touched.write_lane, k) == stored_byte(batch, ins, lane, k);
             }
             if ((after_write || after_read) && !same && !alike) {
                 const int32_t other = after_write ? touched.writer : touched.reader;
                 const int64_t source = after_write ? touched.write_source : touched.read_source;
-                Finding finding{
-                    "race-global", ins.source, source, batch.block_text(lane), batch.thread_text(lane), "", "",
-                    region.name,   offset,     bytes};
+                const bool one_block = other == block;
+                Finding finding{one_block ? "race-block" : "race-global",
+                                ins.source,
+                                source,
+                                batch.block_text(lane),
+                                batch.thread_text(lane),
+                                "",
+                                "",
+                                region.name,
+                                offset,
+                                bytes};
+                const bool one_lane = after_write || touched.read_lane < kSeveralLanes;
+                if (one_block && one_lane)
+                    finding.other_thread = batch.thread_text(after_write ? touched.write_lane : reader);
                 const int64_t number = other - 1, x = batch.launch.grid[0], y = batch.launch.grid[1];
                 finding.other_block = other == kSeveral
                                           ? ""
@@ -232,12 +317,22 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             if (write && !same) {
                 touched.writer = block;
                 touched.write_source = ins.source;
-                touched.lane = lane;
-                touched.execution = execution_;
+                touched.write_lane = uint16_t(lane);
+                touched.write_time = time_;
             } else if (!write) {
+                uint16_t now = uint16_t(lane);
+                if (own_read && touched.read_lane == kSeveralWarps && touched.read_time > block_time_[lane_block]) {
+                    now = kSeveralWarps;
+                } else if (own_read && touched.read_lane != kSeveralWarps &&
+                           unordered(lane, reader, touched.read_time)) {
+                    if (reader / kWarp != lane / kWarp) now = kSeveralWarps;
+                    else if (touched.read_lane != lane) now = uint16_t(lane | kSeveralLanes);
+                }
                 const bool several = touched.reader && touched.reader != block;
                 touched.reader = several ? kSeveral : block;
                 touched.read_source = ins.source;
+                touched.read_lane = now;
+                touched.read_time = time_;
             }
         }
     }
@@ -247,6 +342,7 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
     for (uint32_t i = 0; i < batch.running; i++) {
         const uint32_t warp = batch.warps()[i];
         warp_epoch_[warp]++;
+        warp_time_[warp] = time_;
         if (!block.mask || source != block.first) continue;
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
         Instruction every;  // without a guard

@@ -36,13 +36,17 @@ struct SiteCounts {
     uint64_t requests = 0, lanes = 0, bytes = 0, moved = 0, ideal = 0, atomics = 0;
 };
 
+// Roles of an instruction: it is volatile, relaxed or similar; lanes of a warp run it together; it divides integers.
+constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
+
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Last accesses to a granule of global memory: the block, counted from 1, and the instruction.
+    // Last accesses to a granule of global memory: the block, counted from 1, the instruction, the lane in the batch,
+    // and the number of accesses that the batch made before.
     struct Granule {
         int32_t writer, reader;
-        uint32_t write_source, read_source;
-        uint32_t lane, execution;  // lane and instruction count of the write
+        uint32_t write_source, read_source, write_time, read_time;
+        uint16_t write_lane, read_lane;
     };
     struct Shadow {
         std::unique_ptr<Granule[], decltype(&std::free)> granules{nullptr, &std::free};
@@ -53,8 +57,7 @@ struct Watch {
     std::vector<uint32_t> uninitialized;  // numbers of the buffers that were not initialized
     bool shared_memory = true, global_races = true;
     std::vector<Shadow> shadows;
-    std::vector<bool> synchronizes;  // for each instruction: is it volatile, relaxed or similar
-    std::vector<bool> gathers;       // for each instruction: do lanes of a warp run it together
+    std::vector<uint8_t> roles;      // for each instruction: a combination of kSynchronizes, kGathers and kDivides
     int64_t granule = 4;             // bytes; 1 for a kernel with accesses smaller than words
     std::vector<Finding> findings;
     std::vector<SiteCounts> sites;  // indexed by instruction
@@ -74,11 +77,15 @@ class Checks {
     void start_batch(const std::vector<int64_t>& block_numbers);
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
                 bool whole_matrix = false);
-    void pass_barrier(uint32_t block) { block_epoch_[block]++; }
-    // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
-    void before(Batch& batch, const BasicBlock& block, uint32_t source) {
-        if (watch_.gathers[source]) pass_warps(batch, block, source);
+    void pass_barrier(uint32_t block) {
+        block_epoch_[block]++;
+        block_time_[block] = time_;
     }
+    // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
+    void before(Batch& batch, const BasicBlock& block, const Instruction& ins);
+    // Record that asynchronous copies to shared memory start, or that the copy of one lane to `place` ends.
+    void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
+    void end_copy(uint32_t lane, size_t place, uint32_t bytes);
     // Record that a barrier opens: all lanes of a warp must wait at the same code location.
     void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
               const std::vector<int32_t>& resume);
@@ -91,14 +98,17 @@ class Checks {
         int32_t writer = -1, reader = -1;  // index of the thread in the block
         uint32_t write_epoch = 0, read_epoch = 0;  // epoch of the thread's warp at the access
         uint32_t write_source = 0, read_source = 0;
-        uint32_t execution = 0;  // access that wrote it, and the index of this byte in the access
+        uint32_t write_time = 0;  // access that wrote it, and the index of this byte in the access
         uint8_t byte = 0;
+        bool in_flight = false;  // an asynchronous copy to this byte has not ended
         bool many_warps = false, many_lanes = false;  // several warps or lanes read it
     };
 
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,
                 bool whole_matrix);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
+    // Return whether no barrier orders an access of a lane at `time` before the current access of another lane.
+    bool unordered(uint32_t lane, uint32_t other, uint32_t time) const;
     void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other,
                 uint32_t other_lane, const std::string& memory, int64_t offset, uint32_t bytes);
     const SharedArray* array_at(int64_t address) const;
@@ -108,8 +118,9 @@ class Checks {
     std::vector<Cell> cells_;
     std::vector<bool> written_;  // indexed by byte of shared memory
     std::vector<uint32_t> block_epoch_, warp_epoch_;
+    std::vector<uint32_t> block_time_, warp_time_;  // time of the last barrier
     std::vector<int64_t> block_numbers_;
-    uint32_t execution_ = 0;
+    uint32_t time_ = 0;  // number of accesses so far
 };
 
 }  // namespace kernrec

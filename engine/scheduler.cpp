@@ -117,7 +117,7 @@ void Batch::update_live() {
 void Batch::execute(const BasicBlock& block) {
     for (const Instruction& ins : block.code) {
         source = ins.source;
-        if (checks_) checks_->before(*this, block, source);
+        if (checks_) checks_->before(*this, block, ins);
         ins.run(*this, ins);
     }
 }

@@ -26,7 +26,7 @@ _CHUNK = 64
 _MOST_LAUNCHES = 8
 """Maximum number of launches per kernel to check. Further launches of the kernel run without checks."""
 _MOST_TRACKED = 1 << 30
-"""Maximum device memory, in bytes, in which races between blocks are checked. The checks take six times as much."""
+"""Maximum device memory, in bytes, in which races between blocks are checked. The checks take seven times as much."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 

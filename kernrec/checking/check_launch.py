@@ -127,7 +127,7 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
         notes.append("races and unwritten bytes of shared memory were not checked: bulk copies or mbarriers order them")
     ordered = any(map(_orders_blocks, function.instructions))
     if ordered:
-        notes.append("races between blocks were not checked: the kernel orders them by fences or volatile accesses")
+        notes.append("races in global memory were not checked: the kernel has fences or volatile accesses")
     return CheckedMemory(uninitialized, shared, not ordered), notes
 
 

@@ -15,6 +15,11 @@ FIXES = {
     "race-shared": "put __syncthreads() between the two accesses",
     "race-warp": "put __syncwarp() between the two accesses: lanes of a warp run independently",
     "race-global": "blocks run in any order: use atomics, another output buffer, or two kernels",
+    "race-block": "put __syncthreads() between the two accesses, or use atomics",
+    "race-atomic": "put a barrier between the write and the atomics; between blocks, write before the launch",
+    "async-copy": "wait for the copy before the read: __pipeline_wait_prior(), then __syncthreads()",
+    "mbarrier": "initialize each mbarrier once, in one thread, and put a barrier before its first use",
+    "division-by-zero": "check the divisor: CUDA leaves the result of an integer division by zero undefined",
     "uninitialized-shared": "write every element before it is read (shared memory is not zero at the start)",
     "uninitialized-global": "fill the buffer before the launch, for example with cudaMemset",
     "outside-array": "check the index against the array's size",
@@ -46,6 +51,7 @@ _KINDS = (
     (re.compile(r"deadlock: .*that the mask names"), "mask"),
     (re.compile(r"deadlock"), "deadlock"),
     (re.compile(r"endless loop"), "endless-loop"),
+    (re.compile(r"uses the barrier at byte"), "mbarrier"),
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
@@ -110,6 +116,8 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding that describes a report of the emulator."""
+        if raw.kind == "race-atomic":  # Describe the write, which is usually the initialization.
+            raw = raw._replace(source=raw.other, other=raw.source)
         if raw.kind == "barrier":  # Describe the access that comes first in the source.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
@@ -130,6 +138,19 @@ class Describer:
             case "race-global":
                 whose = f"block {raw.other_block}" if raw.other_block else "several other blocks"
                 text = f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose} {did}{other}"
+            case "race-block":
+                whose = f"thread {raw.other_thread}" if raw.other_thread else "other threads"
+                text = (
+                    f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose} of the same block"
+                    f" {did}{other} with no barrier between"
+                )
+            case "race-atomic":
+                whose = f"thread {raw.other_thread}" if raw.other_thread else "another block"
+                text = f"data race: {whose} writes byte {raw.offset} of {memory}, which {who} updates{other}"
+            case "async-copy":
+                text = f"{who} reads byte {raw.offset} of {memory} before the asynchronous copy{other} has ended"
+            case "division-by-zero":
+                text = f"{who} divides an integer by zero"
             case "uninitialized-shared" | "uninitialized-global":
                 text = f"{who} reads byte {raw.offset} of {memory}, which nothing wrote before"
             case "outside-array":
