@@ -194,7 +194,7 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
     Returns:
-        (path of the recording, path of the database). Each is None if not selected and without a default.
+        (path of the recording, path of the database). Each may be None: no replay, and the user's own database.
 
     Raises:
         UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.

@@ -31,7 +31,6 @@ class MonitorOptions(options.Options):
     as_json: AsJson = False
 
     def check(self) -> None:
-        """Raise `UsageError` for invalid options."""
         if not self.command:
             raise UsageError("give the command to run, after --")
         if self.trace is not None and self.trace.suffix != ".csv":

@@ -23,9 +23,8 @@ from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import Note, human
 
 if TYPE_CHECKING:
-    from kernrec.recommender.networks.compare import ComparedGpu, Unfit
+    from kernrec.recommender.networks.compare import ComparedGpu, NetworkSweep, Unfit
     from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
-    from kernrec.recommender.networks.sweep import NetworkSweep
 
 SHARED_ERROR = Note(
     "total intervals assume fully correlated errors",

@@ -324,8 +324,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line, wrapped to the width of the stream (standard output by default) unless it is a redirected standard
-    error."""
+    """Print a line, wrapped to the width of the stream (standard output by default) if it is not a redirected
+    stderr."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]

@@ -135,7 +135,6 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Move rows of completed blocks from the journal to the database, unless the last transfer was recent."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
         with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
@@ -304,7 +303,6 @@ class Driver:
                 device.resting = False
 
     def _end_block(self, device: _Device, visit: Visit, identity: GpuIdentity) -> None:
-        """Pass the measurements of a completed block to the chooser, and report them."""
         planned, gpu = visit.planned, identity.gpu
         rows, device.records = list(measurements_of(device.records)), []
         device.rows += rows

@@ -21,7 +21,7 @@ from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.plan import PlannedProblem, Visit
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
@@ -93,8 +93,7 @@ class Answer:
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs, which is no
-    error."""
+    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
@@ -144,12 +143,11 @@ class GpuActor:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             [],
             self._records,
-            device.settings(new_session(), request.campaign_effort, budget, request.seed),
+            device.settings(request, CampaignBudget(request.budget.seconds)),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
         )
@@ -191,8 +189,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the received kernels of a problem by this process's own equal `Kernel` objects, which hold cached
-    results."""
+    """Replace the received kernels of a problem by this process's equal `Kernel` objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

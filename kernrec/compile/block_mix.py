@@ -156,24 +156,23 @@ class _Matching:
             actual, few = sum(issue[index].values()), sum(estimate.values())
             near = few <= _NEAR * actual + _FEW and actual <= _MOST * few + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
-            matched.append(same and index not in called and _agree(moved[index], _bytes_of(block)))
+            stated = _bytes_of(block)
+            matched.append(same and index not in called and abs(moved[index] - stated) <= _TOLERANCE * stated)
             if not matched[-1]:
                 issue[index] = {name: float(count) for name, count in estimate.items()}
         return BlockMix(issue, matched)
 
     def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
         name = machine_class(ins)
-        if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
+        modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
+        if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
             return  # Skip padding, and spills, whose costs are computed from the kernel's resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
 
-    def _modifiers(self, line: int) -> tuple[str, ...]:
-        return self.ptx[line].modifiers if line in self.ptx else ()
-
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block for which a machine instruction counts whose PTX line is in `block`."""
+        """Return the basic block that is charged for a machine instruction with a PTX line in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The instruction moved into a loop.
@@ -314,7 +313,3 @@ def _bytes_of(block: BasicBlock) -> float:
         if _moves_bytes(ins):
             total += size_of(ins.modifiers[-1]) * next((widths[m] for m in ins.modifiers if m in widths), 1)
     return float(total)
-
-
-def _agree(actual: float, stated: float) -> bool:
-    return abs(actual - stated) <= _TOLERANCE * stated

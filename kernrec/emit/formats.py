@@ -84,8 +84,7 @@ class Format:
     writer: str
     """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that creates the files of a folder, as `module.function`. Empty if the format writes only a
-    single file."""
+    """Function that creates the files of a folder, as `module.function`. Empty if the format has only a single file."""
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""

@@ -86,8 +86,7 @@ def _variant(
     functions: Mapping[Problem, str],
     number: int,
 ) -> str:
-    """Return the C++ source file for one compiled variant of a kernel, with a launch function for each of the
-    problems."""
+    """Return the C++ source file for one compiled variant of a kernel, with a launch function per problem."""
     first = recommendations[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}

@@ -19,21 +19,14 @@ from kernrec.recommender.result import Answer, Recommendation
 def emit_cuda(answers: Sequence[Answer]) -> Files:
     """Return a file with the CUDA C++ source of the first answer's best config."""
     best = answers[0].best
-    return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
-
-
-def cuda_source(recommendation: Recommendation) -> str:
-    """Return a kernel's source with `#define` lines for the tunables, and a comment about the launch at the top."""
-    problem, kernel = recommendation.problem, recommendation.kernel
-    source = variant_source(kernel, recommendation.config, problem)
-    return "\n".join(launch_comment(recommendation)) + "\n" + source
+    source = variant_source(best.kernel, best.config, best.problem)
+    return {f"{best.kernel.name}.cu": "\n".join([*launch_comment(best), source]).encode()}
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
     """Return the comment lines that describe a config, its tensors and its launches.
 
     Args:
-        recommendation: Kernel, config and problem.
         launches: Launches to describe. By default, the launches of the recommendation.
     """
     problem, kernel = recommendation.problem, recommendation.kernel
@@ -139,15 +132,11 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
     from kernrec.compile.triton_process import compile_apart
     from kernrec.profile.kernel_code import compile_job_for
 
-    job = compile_job_for(kernel, recommendation.config, problem, sm, source_folder(kernel))
+    # The source may import files from its folder.
+    folder = Path.cwd() if Path(kernel.source_name).is_file() else None
+    job = compile_job_for(kernel, recommendation.config, problem, sm, folder)
     compiled = compile_apart(job, CompileCache.default())
     return replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
-
-
-def source_folder(kernel: Kernel) -> Path | None:
-    """Return the current folder if it contains the kernel's source, which may import files from it. Otherwise, return
-    None."""
-    return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 
 def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[BoundLaunch, ...]:

@@ -28,8 +28,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
     If calls with the same number of tokens differ in fixed parameters, such as the tile height of the routing, use the
-    config with the lowest cost. If they have the same candidate configs, they differ only in their routing, so use only
-    the first answer.
+    config with the lowest cost. If they have the same candidate configs, use the first answer.
 
     Args:
         answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`, latest call first.
@@ -37,8 +36,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
         tool: `vllm` or `sglang`.
 
     Raises:
-        UsageError: The kernel is not a Triton function, or the GPU or the number of tokens in `detail` does not match
-            the answers.
+        UsageError: The kernel is not a Triton function, or `detail` does not match the answers.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -66,8 +64,7 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return a value that is equal for kernels with equal candidate configs: the configs of a captured Triton call, or
-    the name of any other kernel."""
+    """Return a value that is equal for kernels with equal candidate configs."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}

@@ -5,8 +5,9 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -75,21 +76,37 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
     parent = path.absolute().parent.parent
     roots = [path.parent, parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
-    _inline(path, roots, set(), pieces)
+
+    @cache
+    def readable(folder: Path) -> list[Path]:
+        project = _project_root(folder)
+        return [each.resolve() for each in (folder, *roots, project) if each is not None]
+
+    _inline(path, roots, readable, set(), pieces)
     return pieces
 
 
 def _inline(
-    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
+    path: Path,
+    roots: Sequence[Path],
+    readable: Callable[[Path], Sequence[Path]],
+    seen: set[Path],
+    pieces: list[tuple[str, str, int]],
+    host_code: bool = False,
 ) -> None:
+    """Append the pieces of a file and of its headers to `pieces`.
+
+    Args:
+        roots: folders to search for headers.
+        readable: function that returns, for the folder of a file, the folders whose headers the file may include.
+        seen: files that are already part of the source.
+        host_code: whether a file that includes this file has host code.
+    """
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
-
-    project = _project_root(path.parent)
-    readable = [folder.resolve() for folder in (path.parent, *roots, project) if folder is not None]
 
     def header_of(include: re.Match[str]) -> Path | None:
         quoted = '"' in include[0]
@@ -105,7 +122,7 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        if not any(header.resolve().is_relative_to(folder) for folder in readable):
+        if not any(header.resolve().is_relative_to(folder) for folder in readable(path.parent)):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
@@ -119,7 +136,7 @@ def _inline(
         line += text.count("\n", start, include.end())
         start = include.end()
         if header.resolve() not in seen:
-            _inline(header, roots, seen, pieces, host_code)
+            _inline(header, roots, readable, seen, pieces, host_code)
     pieces.append((text[start:], path.name, line))
 
 

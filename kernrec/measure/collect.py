@@ -1,5 +1,4 @@
-"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to
-stop."""
+"""Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, recorded_device
 from kernrec.measure.problems import planned_on
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import Knowledge, subject_on
@@ -36,7 +35,6 @@ def collect(
     """Run a measuring campaign on this machine.
 
     Args:
-        request: Problems, device, strategy and database.
         report: Function to call with each measurement and each note.
         stopping: Function that is called often. Once it returns True, the campaign ends.
 
@@ -93,8 +91,7 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). Without limits or clocks, the GPU keeps
-    its own."""
+    """Return every combination of a power limit (W) and a clock (Hz). If one is empty, the GPU keeps its own."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
@@ -123,7 +120,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and return the result with their number or with the error."""
+    """Move the journal's remaining rows to the database, and add their number, or the error, to the result."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -139,7 +136,6 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     """Return the device that a request names. Raise the errors of `collect`.
 
     Args:
-        request: Request with the GPU or the recording.
         scratch: Folder for temporary files of the device's process.
     """
     if request.recording is not None:
@@ -196,7 +192,7 @@ class _LocalRun:
             WorkerClient(device.opening, self._stopping),
             problems,
             self._journal,
-            device.settings(new_session(), request.campaign_effort, request.budget, request.seed),
+            device.settings(request, request.budget),
             CampaignHooks(partial(device.earlier, request.database), self._stopping, report, self._store),
             device.compile_queue(),
         )

@@ -101,7 +101,6 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
 
 
 def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
-    """Probe a GPU, and save the result for later campaigns. Raise `KernrecError` if probing fails."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": device.uuid, "scratch": scratch})
         try:

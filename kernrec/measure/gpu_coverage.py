@@ -10,7 +10,7 @@ from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
 from kernrec.store import Stack
 from kernrec.store.coverage import MeasuredProblem, measured_problems
-from kernrec.store.recorded import contents, recorded_baselines
+from kernrec.store.recorded import contents, has_recorded, recorded_baselines
 
 
 @dataclass
@@ -42,8 +42,7 @@ class GpuCoverage:
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Layers of the standard workloads, keyed by op. A layer is a tuple of problems that differ only in dtype (f16 or
-bf16)."""
+"""Layers of the standard workloads, keyed by op. A layer is a tuple of problems that differ only in dtype."""
 
 
 def _standard_layers() -> _Layers:
@@ -78,7 +77,7 @@ def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuC
     gpu = _catalog(name)
     ops = {}
     for op, problems in layers.items():
-        there = gpu is not None and name in contents().get(op, {}).get("gpus", ())
+        there = gpu is not None and has_recorded(op, gpu)
         ops[op] = OpCoverage(
             len(problems),
             sum(any(each.key in measured for each in same) for same in problems),

@@ -4,8 +4,7 @@
     survey      some configs of every kernel, spread over the kernel's space
     refinement  configs with the greatest gain per second (refine_planner.py), alternating with the survey
 
-The problems are the layers of the standard workloads, or the recorded problems if a recording is replayed. Every op has
-the same weight.
+The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 
 A model that was trained only on configs with fast predictions would not learn the prediction errors of other configs.
 So the survey chooses:
@@ -129,8 +128,7 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one that measures energies to the next. It is odd, so that both the survey and the refinement,
-which alternate, measure some energies."""
+"""Interval, in visits, at which energies are measured. It is odd, because survey and refinement alternate."""
 
 
 class GpuPlan(Chooser):
@@ -263,8 +261,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the problems of the standard workloads that can run on a GPU, with their candidate configs. Return None if
-    there are none."""
+    """Return the standard problems that can run on a GPU, with their candidate configs, or None if there are none."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

@@ -14,7 +14,7 @@ from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
-from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings, MeasuringEffort
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings
 from kernrec.measure.device.gpu_limits import restore_abandoned
 from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -48,13 +48,13 @@ class MeasuringDevice:
         """Whether the device replays a recording."""
         return self.uuid_hash is None
 
-    def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device."""
+    def settings(self, request: CollectRequest, budget: CampaignBudget) -> CampaignSettings:
+        """Return the settings of a new campaign on this device."""
         return CampaignSettings(
-            session=session,
-            effort=effort,
+            session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
+            effort=request.campaign_effort,
             budget=budget,
-            seed=seed,
+            seed=request.seed,
             measured_by=f"kernrec {__version__}",
             protocol_version=REPLAY_VERSION if self.replayed else VERSION,
             replayed=self.replayed,
@@ -79,7 +79,6 @@ def gpu_device(
     """Return the campaign device for a GPU of this machine.
 
     Args:
-        present: GPU to measure on.
         scratch: Folder for temporary files of the device's process.
         inputs: Description of the kernels' input values, as stored in rows.
         kernel: Additional fields of the request that opens the device, for a user's kernel.
@@ -111,11 +110,6 @@ def inputs_of(kernel: Kernel) -> InputInfo:
     return replace(STANDARD_INPUTS, input_distribution=samples)
 
 
-def new_session() -> str:
-    """Return a unique name for a campaign. Names sort by start time."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
-
-
 _SHOWN = ("config", "latency_s", "energy_j", "device")
 
 
@@ -135,7 +129,6 @@ class KernelMeasurement:
         """Prepare a measurement, after checking that this machine can make it.
 
         Args:
-            database: Database for the measurements.
             folder: Folder of the files that the kernel's spec names.
             effort: `quick`, `normal` or `exhaustive`.
 

@@ -155,12 +155,9 @@ ShowSample = Callable[[SensorReading], None]
 def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C and other signals that ask the monitor to end reach the command. The monitor does not wait for processes that
-    the command leaves running.
+    Ctrl-C and other signals that ask the monitor to end reach the command. The command's child processes may continue.
 
     Args:
-        command: Program and its arguments.
-        reader: Source of sensor readings.
         period_s: Seconds between two readings.
         show: Function to call with each reading.
 
@@ -224,7 +221,6 @@ def _do_nothing(number: int, frame: object) -> None:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals with the given handlers during a `with` block. Signals that are ignored remain ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
     replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in replaced:

@@ -147,7 +147,6 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
 def _candidates(
     problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
-    """Return the candidate configs of a problem and their predicted costs, without its measurements."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
@@ -165,8 +164,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best, or a random sample if there are no
-        predictions."""
+        """Return the recorded configs that the recommender ranks best, or a random sample without predictions."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -269,12 +267,11 @@ class Knowledge:
             cost = latency_s
         else:
             low, high = report.energy.energy_low_j, report.energy.energy_high_j
-            cost = energy_j and latency_s and float(self._objective.value_of(latency_s, energy_j))  # type: ignore[arg-type]
+            cost = energy_j and latency_s and self._objective.value_of(latency_s, energy_j)
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's best contender
-        before the refinement."""
+        """Yield the problems whose best contender has changed. `before` has the indices of the earlier contenders."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

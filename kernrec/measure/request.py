@@ -30,8 +30,7 @@ class Strategy(StrEnum):
     GUIDE = "guide"
     """Search one problem by expected improvement, measuring energies of configs that may be the best."""
     GENETIC = "genetic"
-    """Search one problem with a genetic algorithm. The signal-to-noise ratio of its cost model determines how many
-    energies it measures."""
+    """Search one problem with a genetic algorithm, measuring as many energies as its cost model needs."""
 
     @property
     def searches(self) -> bool:

@@ -27,8 +27,7 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the product that is minimized, keyed by objective. The Pareto front minimizes no
-single product."""
+"""Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
 _ORDERED = 2
 """Minimum number of configs that must have run before the cost models can choose another round."""
 _LEAST_TOGETHER = 2

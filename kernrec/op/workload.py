@@ -81,7 +81,7 @@ class Workload:
     batch: int = 1
     """Items, such as images or sequences, per pass."""
     tp: int = 1
-    """Number of tensor-parallel GPUs, one of which `layers` describes."""
+    """Number of tensor-parallel GPUs. `layers` is the work of one of them."""
     unknown: tuple[str, ...] = ()
     """One line for each layer whose op kernrec does not support."""
     embedding: int = 0

@@ -26,9 +26,9 @@ from kernrec.page.front import (
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.report import advice, pick_config, tunables_of, what_if
+from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import backends_named
 
 

@@ -310,8 +310,7 @@ def rounded(value: Any) -> Any:
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of the operating point, or -1 if it is missing. None is the default limit or an unlocked
-    clock."""
+    """Return the operating point's index, or -1 if it is missing. None is the default limit or an unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number

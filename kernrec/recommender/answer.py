@@ -180,12 +180,11 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     The objective (latency for a Pareto front) orders them. If it counts energy, measurements without energy are
     skipped.
     """
-    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    objective = query.objective.scalar
     valued = []
     for row in candidates.foreign:
         if row.energy_j is not None or objective is Objective.LATENCY:
-            latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
-            valued.append((float(objective.value_of(latency, energy)), row))
+            valued.append((objective.value_of(row.latency_s, row.energy_j or 0.0), row))
     valued.sort(key=lambda pair: pair[0])
     return tuple([_foreign(row) for _, row in valued[: query.top]])
 
@@ -256,20 +255,17 @@ def answer(
     return Answer(
         problem=candidates.problem,
         gpu=candidates.gpu,
-        objective=query.objective,
+        query=query,
         point=candidates.points[0],
         recommendations=recommendations,
         candidates=candidates.runnable,
         remarks=tuple(remarks),
-        conditions=query.conditions,
         calibration=candidates.tables[0].calibration,
         models=tuple(candidates.scopes),
         about_kernel=about,
         saving=saving,
         beside=beside,
         foreign=foreign,
-        backends=query.backends,
-        source=query.source,
         context=context,
     )
 
@@ -295,15 +291,12 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
     answer = Answer(
         problem=problem,
         gpu=gpu,
-        objective=query.objective,
+        query=query,
         point=query.point,
         recommendations=(),
         candidates=0,
         remarks=tuple(_of_context([], context, problem, gpu, query)),
-        conditions=query.conditions,
         no_kernel=str(reason),
-        backends=query.backends,
-        source=query.source,
         context=context,
     )
     if not answer.baselines or (problem.dtype in EIGHT_BITS and answer.baselines[0].source == PREDICTED):

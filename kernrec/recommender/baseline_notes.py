@@ -105,7 +105,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
-    """Return the error for a problem that has neither a kernel nor a baseline, with `reason` as its cause."""
+    """Return the error for a problem that has neither a kernel nor a baseline. Its message begins with `reason`."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     there = "; ".join(_refusal_texts(refused, backends))

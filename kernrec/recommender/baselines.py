@@ -22,7 +22,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.json_form import JsonForm
-from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
+from kernrec.recommender.published_baselines import Recordings, version_of
 from kernrec.store.recorded import RecordedBaseline
 from kernrec.util.light_dataclass import dataclass
 
@@ -136,8 +136,7 @@ class Baseline(JsonForm):
 
 
 def short_title(name: str) -> str:
-    """Return a short title for a catalog name of a GPU: `A100` for data-center GPUs, otherwise the title without
-    `NVIDIA`."""
+    """Return a short title for a GPU's catalog name, such as `A100` for data-center GPUs."""
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -168,7 +167,7 @@ def baselines_of(
     old = superseded(context, problem, gpu)
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
-    recorded = list(published_predictions(recordings, predictions, backends))
+    recorded = list(recordings.published(predictions, backends))
     # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
@@ -204,8 +203,7 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return `by_physics`, limited for a matmul of fewer than `FEW_ROWS` rows to the learned latency of its padded
-    problem."""
+    """Return `by_physics`. For few rows, limit it to the learned latency of a matmul padded to `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -229,10 +227,9 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return (predictions, recordings of the problem) for the requested backend versions. A version that has a
-    recording has no prediction."""
+    """Return (predictions, recordings) of the requested versions. Recorded versions have no prediction."""
     recordings = Recordings.of(problem, gpu, others)
-    recorded = list(published_predictions(recordings, (), tuple(versions)))
+    recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
     model = model_of(context, problem)
     names = [name for name in versions if name not in there and model is not None]
@@ -243,15 +240,13 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network layer whose weights are not in L2 (`read_cold`), fastest first. Arguments and
-    errors are those of `baselines_of`."""
+    """Return the baselines of `baselines_of` for a network layer whose weights are not in L2 (`read_cold`)."""
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a copy of a baseline whose latency is at least the time to read the layer's data from DRAM. The power
-    stays the same."""
+    """Return a copy of a baseline that takes at least the time to read the layer's data from DRAM, at equal power."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline

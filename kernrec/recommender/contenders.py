@@ -121,8 +121,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return the logarithmic half-widths of the candidates' 90 % intervals, (2, C): for the total error, then for the
-    error that configs do not share."""
+    """Return log half-widths of 90 % intervals, (2, C): of the total error, and of each config's own error."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
@@ -191,8 +190,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the trees that correct predictions, (C, columns) for each problem. If any problem lacks
-    `inputs`, return None for every problem."""
+    """Return the inputs of the trees for each problem, (C, columns), or None for all if any problem lacks them."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -213,8 +211,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, standardized log size) pairs for each problem, without dimensions that never vary within an
-    op."""
+    """Return (dimension, standardized log size) pairs for each problem, without constant dimensions."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -256,7 +253,7 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
         place = contenders.place(key_of(row.kernel, row.config))
         if place is None or (row.energy_j is None and objective is not Objective.LATENCY):
             continue
-        cost = float(objective.value_of(np.array(row.latency_s), np.array(row.energy_j or math.nan)))
+        cost = objective.value_of(row.latency_s, row.energy_j or math.nan)
         result.append(Measured(place, math.log(cost), noise_of(row, objective)))
     return result
 

@@ -98,8 +98,7 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest analyzed version of a user's kernel, and all stored versions that differ only in the spec.
-        Each version of a Triton function describes one captured call."""
+        """Return the newest version of a user's kernel, and all versions with another spec, such as captured calls."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -138,8 +137,7 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem and equivalent problems. Under conditions other than those of
-        measurements, return only rows about failed configs."""
+        """Return the database rows about a problem (only failures under conditions that are not measured)."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -148,8 +146,7 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return (static tables, database rows) of one kernel for a problem, or of all library kernels for the problem
-        if `kernel` is None."""
+        """Return (static tables, database rows) of one kernel, or of all library kernels for the problem."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
@@ -236,8 +233,7 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the argument `databases` of `Context` for one database. For the user's own database it is None, which
-    includes pulled rows."""
+    """Return `databases` of `Context` for one database: None, which includes pulled rows, for the user's own."""
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 

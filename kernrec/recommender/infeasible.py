@@ -62,8 +62,7 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the end of an error message about a problem that no kernel can run: the smaller sizes, data types and
-    layouts that can run. If there are none, name the constraint of each kernel."""
+    """Return what can run instead (smaller sizes, data types, layouts), or else the constraint of each kernel."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -78,8 +77,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint without which a config of a kernel can run the problem, or None if no single one
-    suffices."""
+    """Return the first constraint without which a config of a kernel can run, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):

@@ -9,7 +9,6 @@ from kernrec.kernel import Kernel
 from kernrec.model.analytical.spread import Estimate
 from kernrec.op import Problem
 from kernrec.op.workload import Workload
-from kernrec.recommender.request import Objective, Query
 from kernrec.store import MeasuredAnswer
 
 _Value = TypeVar("_Value")
@@ -59,8 +58,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain values for JSON: a GPU or kernel to its name, a problem to its key, a network to its
-    title, a record to its `as_dict`."""
+    """Convert a value to JSON: a GPU or kernel to its name, a problem to its key, a record to its `as_dict`."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -89,24 +87,17 @@ class Alias(Generic[_Value]):
         return cast("_Value", self if instance is None else self._read(instance))
 
 
-class OfPart(Generic[_Value]):
-    """Descriptor that returns a nested attribute, or `otherwise` if the first attribute on its path is None.
-
-    Args:
-        doc: docstring of the attribute.
-        path: path of the nested attribute, such as `measurement.sessions`.
-        otherwise: value if the first attribute on the path is None.
-    """
+class OfPart(Alias[_Value]):
+    """Descriptor as `Alias`, but with the value `otherwise` if the first attribute on the path is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
-        self._part, _, rest = path.partition(".")
-        self.__doc__, self._read, self._otherwise = doc, attrgetter(rest), otherwise
+        super().__init__(doc, path)
+        self._part, self._otherwise = path.partition(".")[0], otherwise
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        if instance is None:
-            return cast("_Value", self)
-        part = getattr(instance, self._part)
-        return self._otherwise if part is None else cast("_Value", self._read(part))
+        if instance is not None and getattr(instance, self._part) is None:
+            return self._otherwise
+        return super().__get__(instance, owner)
 
 
 _Interval = tuple[float, float]
@@ -158,49 +149,3 @@ class MeasuredNames:
         if row is None or row.contributors == 1 or row.spread_low_s is None or row.spread_high_s is None:
             return None
         return [row.spread_low_s, row.spread_high_s]
-
-
-class RecommendationNames(IntervalNames, MeasuredNames):
-    """Base class with attributes of a recommendation for JSON, such as `rank` for `place.number`."""
-
-    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
-    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
-    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
-    database = OfPart[str | None](
-        "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
-    )
-    contributors = OfPart[int]("Number of people whose rows were combined.", "measurement.contributors", 0)
-    rescaled = OfPart[int](
-        "Number of people whose rows were rescaled from their board to the GPU's typical speed.",
-        "measurement.rescaled",
-        0,
-    )
-
-
-class AnswerNames:
-    """Base class with attributes of an answer for JSON: the values of its problem."""
-
-    op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
-    shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
-    dtype = Alias[str]("Data type.", "problem.dtype")
-    layout = Alias[str]("Tensor layout.", "problem.layout")
-
-
-class NetworkNames:
-    """Base class with attributes of a network's answer for JSON: title, GPU, batch and other inputs of the request."""
-
-    if TYPE_CHECKING:
-        gpu: GPU
-        query: Query
-
-    batch = Alias[int]("Batch size of the layers.", "workload.batch")
-    tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
-    objective = Alias[Objective]("Objective of each layer.", "query.objective")
-    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
-    inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
-    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
-
-    @property
-    def power_limit_w(self) -> float:
-        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
-        return self.query.point.limit_w(self.gpu)

@@ -41,8 +41,8 @@ class Fastest:
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Search for a layout, as a generator: it yields the problem in some layout, receives the fastest kernel for it (or
-None), and returns the problem in the selected layout."""
+"""Generator that yields the problem in some layout, receives the fastest kernel for it (or None), and returns the
+choice."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -55,8 +55,7 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts with kernels that cannot run in the problem's layout, but allow its sizes; most such kernels
-    first."""
+    """Return the layouts with kernels for these sizes that the problem's layout lacks; most such kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -193,8 +192,7 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates for `other`, the same problem in another layout, of the kernels that the layout of `problem`
-    lacks. Return None if there are none."""
+    """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

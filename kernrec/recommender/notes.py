@@ -20,7 +20,7 @@ from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
 from kernrec.recommender.result import Recommendation, Remark
 from kernrec.store import ProfileTable
-from kernrec.util.human import Note, human
+from kernrec.util.human import Note, counted, human
 
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",
@@ -135,10 +135,8 @@ def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str
     """Yield a note on each kernel that is predicted to exceed the dense peak rate in the GPU's data sheet."""
     fastest: dict[str, Recommendation] = {}
     for recommendation in recommendations:
-        if (
-            published_peak(gpu, recommendation.problem.dtype)
-            < recommendation.problem.flops / recommendation.latency_s.value
-        ):
+        problem = recommendation.problem
+        if published_peak(gpu, problem.dtype) < problem.flops / recommendation.latency_s.value:
             fastest.setdefault(recommendation.kernel.name, recommendation)
     for name, recommendation in fastest.items():
         peak, boost = published_peak(gpu, recommendation.problem.dtype), gpu.boost_clock_hz
@@ -269,20 +267,17 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
         "They are from the middle of the grid and its ends, of the first launch of each config. The number of all"
         f" blocks is that of the top recommendation. {_source_of_counts(table.launches[0].profiles)}",
     )
-    count, share = _extrapolated(considered, "extrapolated")
-    if count:
-        yield Note(
-            f"{_configs(count)}: only the first trips of long loops were emulated",
-            "Later trips are assumed to execute the same instructions. They are up to"
-            f" {100 * share:.0f} % of a config's machine instructions.",
-        )
-    count, share = _extrapolated(considered, "sampled")
-    if count:
-        yield Note(
-            f"{_configs(count)}: only some trips of long loops that depend on data were emulated",
-            "The other trips are assumed to execute the same instructions. They are up to"
-            f" {100 * share:.0f} % of a config's machine instructions.",
-        )
+    for metric, loops, trips in (
+        ("extrapolated", "only the first trips of long loops", "Later"),
+        ("sampled", "only some trips of long loops that depend on data", "The other"),
+    ):
+        count, share = _extrapolated(considered, metric)
+        if count:
+            yield Note(
+                f"{_configs(count)}: {loops} were emulated",
+                f"{trips} trips are assumed to execute the same instructions. They are up to"
+                f" {100 * share:.0f} % of a config's machine instructions.",
+            )
     if coverage.spilling:
         yield Note(
             f"{_configs(coverage.spilling)} spill registers",
@@ -298,8 +293,8 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return (number of configs, largest fraction of a config's instructions) with extrapolated instructions, which a
-    profile metric counts without emulating them."""
+    """Return (number of configs with instructions of the kind `metric`, largest fraction of such instructions in a
+    config). They are counted, but were not emulated."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles
@@ -330,4 +325,4 @@ def _with_metric(profiles: ProfileTable, metric: str) -> int:
 
 
 def _configs(count: int) -> str:
-    return f"{count} config" if count == 1 else f"{count} configs"
+    return counted(count, "config")

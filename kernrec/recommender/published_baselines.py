@@ -51,32 +51,49 @@ class Recordings:
                 rows.setdefault(key, []).append((number, seconds, row))
         return cls(problem, gpu, items, rows)
 
-    def exact(
-        self, backends: Sequence[str] = (), predictions: Sequence["BaselinePrediction"] = ()
-    ) -> Iterator[RecordedBaseline]:
-        """Yield the recorded baselines of the problem, at most one for each backend, version and variant.
+    def published(
+        self, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
+    ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
+        """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
-        A backend or variant needs a row with the problem's number of items, or must be faster than its standard
-        variant. Its baseline is the fastest row with at least this number of items.
+        Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
+        It needs a row with this number of items, or must be faster than its standard variant. Values that were not
+        recorded come from the first prediction for the same backend, or else from the first of all predictions.
 
         Args:
-            backends: backends to include; empty for all.
             predictions: predictions from `ordered`.
+            backends: backends to include; empty for all.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
         shown |= {key[0]: self._at_least(self.rows[key]) for key in same if not key[2]}
         for key, rows in self.rows.items():
             backend, version, variant = key
-            if not is_wanted(backend, backends, version):
-                continue
-            if key in same or (variant and backend in shown and self._at_least(rows) < shown[backend]):
-                _, _, row = _least(rows, self.items)
-                yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
+            faster = variant and backend in shown and self._at_least(rows) < shown[backend]
+            if is_wanted(backend, backends, version) and (key in same or faster):
+                row = recorded_baseline(as_recorded(self.problem).op, _least(rows, self.items)[2], self.gpu)
+                yield row, self._with_recorded(row, predictions)
+
+    def _with_recorded(
+        self, row: RecordedBaseline, predictions: Sequence["BaselinePrediction"]
+    ) -> "BaselinePrediction":
+        from kernrec.model.baselines.bound import BaselinePrediction
+
+        latency = self.latency(row.latency_s, row.latency_interval_s)
+        power = None
+        if row.power_w is not None and row.power_interval_w is not None:
+            power = Estimate(row.power_w, *row.power_interval_w, Source.LEARNED)
+        near = next((each for each in predictions if each.backend == row.backend), next(iter(predictions), None))
+        own = near is not None and near.backend == row.backend
+        if near is None:
+            near = BaselinePrediction(row.backend, None, latency, power, (), None, {})
+        return replace(
+            near, backend=row.backend, version=version_of(row), latency_s=latency, gpus=(self.gpu.name,),
+            recorded_as=None, power_w=power if power is not None or not own else near.power_w,
+        )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, clamped between the recorded times at the next smaller and next larger number of
-        items."""
+        """Return the predictions, clamped between the recorded times of the next smaller and larger item counts."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
@@ -107,34 +124,6 @@ class Recordings:
 
 def _least(rows: Sequence[Row], items: int) -> Row:
     return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
-
-
-def published_predictions(
-    recordings: Recordings, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
-) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-    """Yield each recorded row of a problem with a prediction that has the recorded time and power.
-
-    The other values come from the first prediction for the same backend, or else from the first of all predictions.
-
-    Args:
-        predictions: predictions for backends.
-        backends: backends to include; empty for all.
-    """
-    for row in recordings.exact(backends, predictions):
-        from kernrec.model.baselines.bound import BaselinePrediction
-
-        latency = recordings.latency(row.latency_s, row.latency_interval_s)
-        power = None
-        if row.power_w is not None and row.power_interval_w is not None:
-            power = Estimate(row.power_w, *row.power_interval_w, Source.LEARNED)
-        near = next((each for each in predictions if each.backend == row.backend), next(iter(predictions), None))
-        own = near is not None and near.backend == row.backend
-        if near is None:
-            near = BaselinePrediction(row.backend, None, latency, power, (), None, {})
-        yield row, replace(
-            near, backend=row.backend, version=version_of(row), latency_s=latency, gpus=(recordings.gpu.name,),
-            recorded_as=None, power_w=power if power is not None or not own else near.power_w,
-        )  # fmt: skip
 
 
 def version_of(row: RecordedBaseline) -> str:

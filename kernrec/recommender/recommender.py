@@ -102,8 +102,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op, with the arguments of `Request` and the errors of
-        `answer`."""
+        """Return the recommendations for one problem of an op (see `Request` and `answer`)."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -121,18 +120,15 @@ class Recommender:
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
-    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Answer:
-        """Return the answer for a problem of an op, in the best layout unless `fixed` is set."""
-        return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
+    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
+        """Return the answer for a problem of an op, cached until a database changes.
 
-    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem of an op in the problem's own layout."""
-        return self._answer(problem, gpu, query, None)
-
-    def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
-        """Return the answer, cached until a database changes. `fixed` is None if other layouts are not considered."""
+        Args:
+            fixed: whether the user fixed the layout; None to answer in the problem's layout without a comparison.
+        """
         if query.conditions != self.context.conditions:
-            return self.for_conditions(query.conditions)._answer(problem, gpu, query, fixed)
+            return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
+        fixed = fixed if len(problem.definition.layouts) > 1 else None
         self._forget_if_changed()
         if (cached := self._answers.use(key := (problem, gpu.name, query, fixed))) is not None:
             return cached
@@ -227,7 +223,7 @@ class Recommender:
             predict_baselines(self.context, [each for each in answered if each not in sets], gpu)
             for original, problem in zip(some, answered, strict=True):
                 try:
-                    yield original, sets.get(problem) or self.answer_problem(problem, gpu, query)
+                    yield original, sets.get(problem) or self.answer_op(problem, gpu, query)
                 except KernrecError as error:
                     error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
                     yield original, error
@@ -327,8 +323,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of an op's problem. A sweep includes the power limits at which the kernels were
-        measured."""
+        """Return the candidates of an op's problem. A sweep includes the power limits of measurements."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(
@@ -342,8 +337,7 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield candidate sets, estimated in batches. Problems that a batch cannot estimate, for example because of
-        database rows, are skipped."""
+        """Yield candidate sets, estimated in batches. Problems with database rows are skipped."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -368,8 +362,8 @@ class Recommender:
         objective, two (latency, energy) for a Pareto front, none without recommendations."""
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.conditions != self.context.conditions:
-            return self.for_conditions(answer.conditions).regrets(answer)
+        if answer.query.conditions != self.context.conditions:
+            return self.for_conditions(answer.query.conditions).regrets(answer)
         if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel

@@ -8,6 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Real
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import CACHES, COLD, Conditions, OperatingPoint
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
+
+_Cost = TypeVar("_Cost", float, np.ndarray)
 
 
 class Objective(StrEnum):
@@ -36,8 +39,13 @@ class Objective(StrEnum):
         """Costs that the objective depends on: `latency`, `energy` or both."""
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
-    def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """Return the value of the objective to minimize, for arrays of any shape.
+    @property
+    def scalar(self) -> "Objective":
+        """The objective itself, or latency for the Pareto front."""
+        return Objective.LATENCY if self is Objective.PARETO else self
+
+    def value_of(self, latency_s: _Cost, energy_j: _Cost) -> _Cost:
+        """Return the value of the objective to minimize, for numbers or for arrays of any shape.
 
         Args:
             latency_s: latency in seconds.

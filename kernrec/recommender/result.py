@@ -13,17 +13,16 @@ from kernrec.model.analytical.spread import Estimate as Estimate
 from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, Conditions, OperatingPoint
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import (
     Alias,
-    AnswerNames,
+    IntervalNames,
     JsonForm,
     MeasuredNames,
     OfPart,
-    RecommendationNames,
     plain,
 )
-from kernrec.recommender.request import Objective
+from kernrec.recommender.request import Objective, Query
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -84,7 +83,7 @@ class Saving(JsonForm):
 
 
 @dataclass(frozen=True)
-class Recommendation(RecommendationNames, JsonForm):
+class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     """One recommended config, with its expected costs and the sources of these costs."""
 
     JSON = (
@@ -125,6 +124,17 @@ class Recommendation(RecommendationNames, JsonForm):
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
     """Whether the expected latency is below `fastest`, but still has to be measured."""
+
+    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
+    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
+    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
+    database = OfPart[str | None](
+        "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
+    )
+    contributors = OfPart[int]("Number of people whose rows were combined.", "measurement.contributors", 0)
+    rescaled = OfPart[int](
+        "Number of people whose rows were rescaled to the GPU's typical speed.", "measurement.rescaled", 0
+    )
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
@@ -221,7 +231,7 @@ class KernelAnswer:
 
 
 @dataclass(frozen=True)
-class Answer(AnswerNames, JsonForm):
+class Answer(JsonForm):
     """Answer to a request about one problem on one GPU."""
 
     JSON = (
@@ -232,7 +242,7 @@ class Answer(AnswerNames, JsonForm):
 
     problem: Problem
     gpu: GPU
-    objective: Objective
+    query: Query
     point: OperatingPoint
     """First operating point of the request. Recommendations of a sweep have their own."""
     recommendations: tuple[Recommendation, ...]
@@ -241,8 +251,6 @@ class Answer(AnswerNames, JsonForm):
     """Number of configs that can run the problem."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
     """Functions that return the `notes`, called when `notes` is first read."""
-    conditions: Conditions = MEASURED_CONDITIONS
-    """Assumed input data, and assumed state of L2 when a launch starts."""
     calibration: "Calibration | None" = None
     """Fitted coefficients of the analytical model; None for those of the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
@@ -259,15 +267,16 @@ class Answer(AnswerNames, JsonForm):
     """Whether kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
     """Reason why no kernel runs the problem; None if a kernel runs it."""
-    backends: tuple[str, ...] = ()
-    """Backends whose baselines the answer includes; empty for all backends."""
-    source: str = ""
-    """Only source of estimates that the query allows; empty for all sources."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Context with the models of backends; None if the answer has no baselines."""
 
-    inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "conditions.inputs")
-    l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "conditions.l2")
+    op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
+    shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
+    dtype = Alias[str]("Data type.", "problem.dtype")
+    layout = Alias[str]("Tensor layout.", "problem.layout")
+    objective = Alias[Objective]("Objective that ranks the recommendations.", "query.objective")
+    inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
+    l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")
     kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
     kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "about_kernel.kernel.hash", None)
     sampled_blocks = OfPart[tuple[int, int] | None](
@@ -313,9 +322,9 @@ class Answer(AnswerNames, JsonForm):
         from kernrec.recommender.baselines import baselines_of, beside
 
         point = self.recommendations[0].point if self.recommendations else self.point
-        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.backends)
-        if self.source:
-            baselines = tuple(baseline for baseline in baselines if baseline.source == self.source)
+        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.query.backends)
+        if source := self.query.source:
+            baselines = tuple(baseline for baseline in baselines if baseline.source == source)
         if not self.recommendations:
             return baselines
         latency = self.best.latency_s
@@ -356,11 +365,7 @@ class Answer(AnswerNames, JsonForm):
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
         """Return the value to minimize: the objective, or the latency for a Pareto front. An unknown energy that counts
         gives infinity."""
-        if self.objective in (Objective.LATENCY, Objective.PARETO):
-            return latency_s
-        if energy_j is None:
-            return float("inf")
-        return energy_j if self.objective is Objective.ENERGY else energy_j * latency_s
+        return self.objective.scalar.value_of(latency_s, float("inf") if energy_j is None else energy_j)
 
     @property
     def power_limit_w(self) -> float:

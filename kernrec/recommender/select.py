@@ -94,8 +94,7 @@ def rows_of(
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto-optimal candidates, fastest first, without duplicates. `latency` and `energy`,
-    (C,), must be finite."""
+    """Return the indices of the Pareto-optimal candidates, fastest first, given finite costs, (C,)."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

@@ -117,26 +117,12 @@ def _list(notes: Iterable[str]) -> str:
 
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
-    for recommendation in answer.recommendations:
-        costs = (interval_text(recommendation.latency_s, "s"), interval_text(recommendation.energy_j, "J"))
-        config = short_config(recommendation.config)
-        yield (
-            str(recommendation.place),
-            recommendation.kernel.name,
-            *costs,
-            human(recommendation.power_limit_w, "W"),
-            str(recommendation.source),
-            config,
-        )
-    for baseline in answer.baselines:
-        yield (
-            "",
-            baseline.dated_name,
-            *_baseline_costs(baseline),
-            human(baseline.power_limit_w, "W"),
-            baseline.source,
-            "",
-        )
+    rows = [(str(row.place), row.kernel.name, row, short_config(row.config)) for row in answer.recommendations]
+    rows += [("", baseline.dated_name, baseline, "") for baseline in answer.baselines]
+    for rank, name, row, config in rows:
+        energy = "" if row.energy_j is None else interval_text(row.energy_j, "J")
+        costs = interval_text(row.latency_s, "s"), energy
+        yield rank, name, *costs, human(row.power_limit_w, "W"), str(row.source), config
 
 
 def interval_text(estimate: Any, unit: str) -> str:
@@ -149,8 +135,3 @@ def range_text(low: float, high: float, unit: str) -> str:
     if low_text.split(" ")[-1] == high_text.split(" ")[-1]:
         low_text = low_text.split(" ")[0]
     return f"{low_text} to {high_text}"
-
-
-def _baseline_costs(baseline: Any) -> tuple[str, str]:
-    energy = "" if baseline.energy_j is None else interval_text(baseline.energy_j, "J")
-    return interval_text(baseline.latency_s, "s"), energy

@@ -65,8 +65,6 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
     """Check that an array can be used as a kernel's tensor.
 
     Args:
-        facts: Properties of the array.
-        expected: Properties that the array must have.
         device: Number of the GPU that must hold the array, or -1 for host memory.
 
     Raises:
@@ -249,7 +247,6 @@ def view_of(array: Any, name: str, driver: Any) -> View:
     """Return a view of an array that is neither a CuPy array nor a PyTorch tensor.
 
     Args:
-        array: Array with `__cuda_array_interface__`.
         name: Name of the array, for messages.
         driver: Driver that finds the GPU of an address.
 

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import KernrecError, unknown
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
-from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
+from kernrec.run.arrays import ArrayFacts, Expected, Reader, check, loaded_readers, stream_address, view_of
 from kernrec.run.driver import Driver
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
 from kernrec.run.shapes import Shapes, Target, Variant
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_CALLS = 4096
 """Maximum number of prepared calls to keep. If there are more, all of them are dropped."""
+_MOST_FLOPS = 4e9
+"""Maximum number of floating-point operations to emulate."""
 
 
 class BuiltKernel:
@@ -138,10 +140,9 @@ class BuiltKernel:
         """
         from kernrec.profile.emulated_launch import emulate_config
         from kernrec.ptx import parse
-        from kernrec.run.emulated import host_tensors
 
         shapes, sm = self.target.shapes, self.target.gpu.sm
-        problem, tensors = host_tensors(shapes, by_name(shapes.inputs, arrays, named))
+        problem, tensors = _host_tensors(shapes, by_name(shapes.inputs, arrays, named))
         variant = self.target.variant(problem)
         module = parse(variant.compiled(problem, sm).ptx)
         kernel, config = variant.kernel, variant.config
@@ -163,15 +164,14 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op if PyTorch is loaded. PyTorch cannot register an op while its compiler traces the
-        program."""
+        """Register the custom op if PyTorch is loaded. PyTorch cannot register it while tracing a program."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array itself if a reader supports its type, otherwise a view of the array."""
+        """Return the array, or a view of it if no reader supports its type."""
         if type(array) in self._readers:
             return array
         self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
@@ -191,8 +191,7 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays whose keys are new, and prepare the call. Return (input arrays, prepared call, addresses of the
-        inputs).
+        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses of the inputs).
 
         If `out` is given, its address is the last.
         """
@@ -206,7 +205,7 @@ class BuiltKernel:
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
         expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
         for array, tensor in zip(readable, expected, strict=True):
-            self._readers[type(array)].address(array, tensor, max(device, self._least_device(driver)))
+            self._readers[type(array)].address(array, tensor, max(device, min(driver.current_device(), 0)))
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
                 call = self._prepared[device, problem] = self._prepare(driver, device, problem)
@@ -220,10 +219,6 @@ class BuiltKernel:
             self._prepared = {(device, problem): call}
         self._calls[keys] = call
         return readable, call, list(addresses)
-
-    @staticmethod
-    def _least_device(driver: Driver) -> int:
-        return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
         sm, gpu = driver.sm(device), self.target.gpu
@@ -265,14 +260,39 @@ def _working_on(array: Any, stream: int) -> Any:
     return cupy.cuda.ExternalStream(stream)
 
 
+def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict[str, np.ndarray]]":
+    """Return (problem, its tensors keyed by name) for NumPy arrays. The output tensor is zero."""
+    import numpy as np
+
+    from kernrec.profile.tensor_values import ELEMENTS
+
+    for name, array in zip(shapes.inputs, arrays, strict=True):
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"{name} is a {type(array).__name__}; emulate() takes NumPy arrays")
+    problem = shapes.read([array.shape for array in arrays])
+    if problem.flops > _MOST_FLOPS:
+        raise UsageError(
+            f"{problem.key} has {problem.flops:.2g} floating-point operations; at most {_MOST_FLOPS:.2g} are emulated:"
+            " give smaller arrays"
+        )
+    tensors = {}
+    for name, array in zip(shapes.inputs, arrays, strict=True):
+        tensor = problem.tensors[name]
+        strides = tuple(step // array.itemsize for step in array.strides)
+        facts = ArrayFacts(array.shape, strides, array.dtype.name, -1, 0)
+        check(facts, Expected(name, tensor.shape, tensor.dtype, tensor.bytes), -1)
+        tensors[name] = array.view(ELEMENTS[tensor.dtype])
+    output = problem.tensors[shapes.output]
+    tensors[shapes.output] = np.zeros(output.shape, ELEMENTS[output.dtype])
+    return problem, tensors
+
+
 def build_kernel(
     recommender: Recommender, shapes: Shapes, gpu: str, query: Query, driver: Driver | None = None
 ) -> BuiltKernel:
     """Return a kernel that can run every problem in `shapes`.
 
     Args:
-        recommender: Recommender that selects a config for each problem.
-        shapes: Problems that the kernel must be able to run.
         gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
         driver: Driver that launches the kernel. By default, on the GPUs of this machine.

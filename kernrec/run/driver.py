@@ -29,15 +29,10 @@ class Driver:
             raise KernrecError(f"there is no NVIDIA GPU to launch on ({error}); {NO_GPU}") from None
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
-        self._count = int(count)
         self.launch: Callable[..., Any] = driver.launchKernel
-        """Launches a kernel. Its parameters are: function, grid x, y, z, block x, y, z, bytes of shared memory, stream,
-        packed arguments, 0."""
+        """Launches a kernel: (function, grid x, y, z, block x, y, z, shared memory in bytes, stream, arguments, 0)."""
         self.current_device: Callable[[], int] = runtime.getDevice
         """Returns the number of the current device."""
-
-    def devices(self) -> int:
-        return self._count
 
     def sm(self, device: int) -> int:
         """Return the compute capability of a device, such as 90 for 9.0."""

@@ -36,8 +36,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on one problem. All calls write to the same packed arguments, so callers must hold a lock
-    while they queue launches."""
+    """Launches of a variant on one problem. They share packed arguments, so hold a lock while queueing them."""
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0
@@ -72,7 +71,6 @@ class PackedLaunches:
             addresses: Addresses of the inputs, in the order of the op's tensors.
             output: Address of the output.
             workspace: Address of the memory for all workspaces.
-            stream: Address of the stream.
         """
         for slot, place in self._inputs:
             slot.value = addresses[place]
@@ -152,7 +150,6 @@ def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, An
     """Return the input arrays of a call in the order of the op's tensors.
 
     Args:
-        inputs: Names of the inputs.
         arrays: Arrays given by position.
         named: Arrays given by name.
 

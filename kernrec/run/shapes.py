@@ -36,14 +36,12 @@ class Shapes:
         """Create the problems of an op.
 
         Args:
-            op: Op of the problems.
             dtype: Data type, by default the op's default.
             layout: Tensor layout, by default the op's default.
             dims: Value or values of each dimension: a number, a range such as `range(1, 4097)`, or a list of numbers.
 
         Raises:
-            UsageError: A dimension is unknown, missing, empty or out of range, or the inputs' shapes do not determine
-                it.
+            UsageError: A dimension is unknown, missing, empty, out of range, or not determined by the inputs' shapes.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -133,8 +131,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """(Input, axis) whose extent is the value of a dimension, keyed by the name of each dimension with several
-        values."""
+        """(Input, axis) whose extent is the value of a dimension, keyed by dimension, for those with several values."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -221,8 +218,7 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem. If Triton is not installed, the kernel is in CUDA
-        C++.
+        """Return the recommended kernel and config for a problem, in CUDA C++ if Triton is not installed.
 
         Raises:
             KernrecError: No kernel that can be compiled on this machine can run the problem.
@@ -234,7 +230,7 @@ class Target:
         return variant
 
     def _recommended(self, problem: Problem) -> tuple[Kernel, Mapping[str, int]]:
-        answer = self._recommender.answer_problem(problem, self.gpu, self.query)
+        answer = self._recommender.answer_op(problem, self.gpu, self.query)
         if answer.recommendations and (answer.best.kernel.triton is None or has_triton()):
             return answer.best.kernel, answer.best.config
         candidates = self._recommender.candidates(problem, self.gpu, (self.query.point,))

@@ -1,8 +1,8 @@
 """Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` keep as they are.
 
 An op's name is derived from the kernel's shapes, GPU and query. So an exported program works in another process that
-makes the same call of `kernrec.build`. Each kernel has two ops: one returns a new output, and the other (`..._out`)
-writes to a given tensor.
+makes the same call of `kernrec.build`. Each kernel has two ops: one returns a new output, the other (`..._out`) writes
+to a given tensor.
 """
 
 from collections.abc import Callable, Sequence

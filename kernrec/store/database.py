@@ -241,8 +241,7 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, and return the measurements' keys in the given order. If an
-        error occurs, nothing is added."""
+        """Add measurements with their configs and problems, and return their keys. Add nothing if an error occurs."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -350,8 +349,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Move a closed database file to `path`, replacing any file there, and mark it as the user's own. Queries skip the
-    rows in `faults`."""
+    """Move a closed database file to `path`, replacing any file there, and mark it as the user's own."""
     # Write a mark that is valid for the old and for the new file, in case the process is killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)

@@ -52,7 +52,6 @@ def add_rows(
     Args:
         connection: Connection to the database, which is attached as `db`.
         folder: The connection's `exchange_folder`, in which no row occurs twice. Columns that a file lacks are NULL.
-        path: Path of the database, for messages.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 
@@ -203,8 +202,7 @@ def wrong_keys(
 
     Args:
         source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first column is the key. Columns without any value
-            may be missing.
+        kinds: SQL types of the columns, keyed by column name. The first is the key. Empty columns may be missing.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -4,8 +4,7 @@ A throttled laptop, or a board with another power limit, ranks configs correctly
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
 is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
 an item is the median over their GPUs. The reference cost is the median over at least three contributors. The ratio of a
-GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved toward 1 if the items
-disagree.
+GPU is the median of (cost / reference cost) over its items. The scale is this ratio, closer to 1 if the items disagree.
 
 If there are only two contributors, kernrec scales neither GPU, and answers show how far the two differ.
 """
@@ -25,11 +24,10 @@ LEAST_CONFIGS = 3
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 
 
-def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
+def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
     """Return an SQL query for the rows of the table `gpu_scale`, based on the view `sourced_rows`.
 
     Args:
-        part: SQL condition on the rows to use.
         contributors: Minimum number of contributors who measured an item.
     """
     same = (
@@ -40,7 +38,7 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
         WITH compared AS MATERIALIZED (
             SELECT gpu, hash({same}) AS item, contributor, coalesce(device_uuid_hash, '') AS board,
                    ln(latency_s) AS latency, ln(energy_j) AS energy
-            FROM sourced_rows WHERE {part}
+            FROM sourced_rows WHERE {_RAN_WELL}
         ), several AS MATERIALIZED (
             SELECT gpu, item FROM compared GROUP BY gpu, item HAVING min(contributor) <> max(contributor)
         ), by_board AS MATERIALIZED (
@@ -73,9 +71,8 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that estimate the GPUs' scales again. Run them after adding or removing other people's
-    rows."""
-    scales = f"FROM ({scales_query(_RAN_WELL)})"
+    """Return the SQL statements that estimate the GPUs' scales again after a change of other people's rows."""
+    scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
@@ -91,15 +88,11 @@ def scales_among_few() -> str:
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
         for name in ("latency_scale", "energy_scale")
     ]
-    return (
-        f"(SELECT gpu, contributor, board, {', '.join(scales)}"
-        f" FROM ({scales_query(_RAN_WELL, contributors=2)})) AS gpu_scale"
-    )
+    return f"(SELECT gpu, contributor, board, {', '.join(scales)} FROM ({scales_query(contributors=2)})) AS gpu_scale"
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are fewer than
-    `LEAST_CONTRIBUTORS` contributors."""
+    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are too few contributors."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

@@ -83,8 +83,7 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts a signer's rows without asking the user. Unsigned rows (empty `signer`) are not
-    accepted."""
+    """Return whether kernrec accepts a signer's rows without asking the user. Never accept unsigned rows."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
@@ -189,8 +188,7 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 def is_public_key(text: str) -> bool:
     """Return whether a text is a safe public key, in hexadecimal digits. A point of small order is unsafe, because its
-    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). Non-canonical encodings are not
-    accepted."""
+    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). Non-canonical encodings are unsafe."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.

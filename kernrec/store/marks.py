@@ -55,8 +55,7 @@ class Mark:
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the present content of a database file and its write-ahead log, or an empty string
-    if there is no file."""
+    """Return a text that identifies the content of a file and its write-ahead log. Empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -73,8 +72,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has a file with the given `file_state` open. Return True if the operating system does
-    not list open files."""
+    """Return whether this process has a file with the given `file_state` open, or True if that is unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

@@ -1,7 +1,6 @@
 """Define `Measurement`: the outcome of one config of a kernel on one device.
 
-A measurement consists of parts, each with its own class. The simple fields of all parts are the columns of the table
-`measurement` (`db/schema`).
+Each part of a measurement is a class, whose simple fields are columns of the table `measurement` (`db/schema`).
 """
 
 import json
@@ -45,8 +44,7 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. All fields are None if energy was not
-    measured."""
+    """Energy of one launch sequence under sustained load, including idle power. All fields are None if not measured."""
 
     sustained_latency_s: float | None = None
     """Latency during the energy window, in seconds."""
@@ -111,8 +109,7 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value from JSON or a database to the type of the field. Return a wrong value unchanged: the
-    database rejects it later."""
+    """Convert a column's value to the type of its field. Return a wrong value unchanged, for a later check."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -151,8 +148,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Build a record from the values of its columns, keyed by column name. A field or nested record without columns
-    gets its default."""
+    """Build a record from the values of its columns, keyed by column name. Absent fields get their defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -338,8 +334,7 @@ class Measurement:
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of all columns, keyed by column name. `config` is a mapping, and `problem` a
-        `ProblemRecord`."""
+        """Return the values of all columns, keyed by column name."""
         return columns_of(self)
 
     @classmethod

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
@@ -169,12 +170,11 @@ class MeasurementLog:
 
 
 def read_log(
-    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
+    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False
 ) -> MeasurementLog:
     """Read the measured costs and the failures of configs for some problems on a GPU.
 
     Args:
-        title: Name of the database, to show in answers.
         signed: Whether this is the database of pulled rows, whose signers are read, too.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
@@ -204,7 +204,7 @@ def read_log(
         columns, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
         name = (*row[:4], *row[1:][_LIMITS])
         others_s = None if from_others else others.get(name)
-        return (*columns, from_others or signed, tuple(signers.get(name, ())), title, *combined, others_s)
+        return (*columns, from_others or signed, tuple(signers.get(name, ())), "", *combined, others_s)
 
     failures = rows_of("whole_gpu_rows", f"{FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
     return MeasurementLog(
@@ -222,18 +222,17 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     Args:
         logs: Logs of the databases, in order of precedence.
         kernels: Names of the requested kernels.
-        problem_key: Key of the problem.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE
-    names = frozenset(kernels)
+    names, rank, latency = frozenset(kernels), itemgetter(_REPLAYED, _LATENCY), itemgetter(_LATENCY)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
         # Process the user's own rows first. Otherwise, a merged row with another key but the same config or problem
         # could replace one of them.
-        for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
+        for row in sorted(log.answers.get(problem_key, ()), key=itemgetter(_MERGED)):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
                 first = answers.get(config_key)
@@ -241,7 +240,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
                     answers[config_key] = row
                 elif not first[_MERGED] and first[_OTHERS_S] is None and row[_MERGED] and not row[_REPLAYED]:
                     answers[config_key] = (*first[:_OTHERS_S], row[_LATENCY])
-            elif (limits := row[_LIMITS]) not in foreign or _rank(row) < _rank(foreign[limits]):
+            elif (limits := row[_LIMITS]) not in foreign or rank(row) < rank(foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     ran_well: dict[_Row, datetime] = {}
@@ -249,7 +248,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
         for row in answers.values():
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
-    measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
+    measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=latency))]
     # Skip other people's rows whose config equals a config of the user, even if it is written differently (64.0
     # for 64, or true for 1).
     mine = [row for row in measured if not row.merged]
@@ -264,25 +263,13 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             for row in _with_config(failed)
             if not (row[-1] and (*row[:2], frozenset(row[2].items())) in ran_here)
         ),
-        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
+        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=latency))),
     )
 
 
 def _named(row: MeasuredAnswer) -> tuple[Any, ...]:
     limits = (row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz)
     return row.kernel, row.kernel_hash, frozenset(row.config.items()), limits
-
-
-def _from_others(row: _Row) -> bool:
-    return bool(row[_MERGED])
-
-
-def _rank(row: _Row) -> tuple[bool, float]:
-    return row[_REPLAYED], row[_LATENCY]
-
-
-def _latency(row: _Row) -> float:
-    return float(row[_LATENCY])
 
 
 def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
@@ -293,7 +280,6 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Parse the configs in rows. Raise `UsageError` for an invalid config, which old versions of kernrec could add."""
     # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:

@@ -40,8 +40,8 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (metrics, terms). The first term is per block, and every other term is per
-    iteration of a loop."""
+    """Numbers of events, as float64 of shape (metrics, terms). The first term is per block, every other per iteration
+    of a loop."""
 
     def columns(self) -> dict[str, object]:
         """Return the values for the table `profile`, keyed by column name."""
@@ -121,8 +121,7 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles in a Parquet file, keyed by launch number. Raise `UsageError` if the file is
-    not valid."""
+    """Return a kernel's static profiles in a Parquet file, keyed by launch. Raise `UsageError` for a bad file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -130,8 +129,7 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles, keyed by launch number. If several compilers compiled a variant, use the
-    newest.
+    """Return a kernel's static profiles, keyed by launch. For each variant, use the profile from the newest compiler.
 
     Args:
         source: SQL table or table function that contains the profiles.

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads. Every method raises a one-line `UsageError` with the file's name if the
-    database cannot be read."""
+    """The part of `Database` that reads. Methods raise a one-line `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -40,8 +39,7 @@ class DatabaseQueries:
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the result of a query in a temporary table of this connection, and replace an earlier table of this
-        name.
+        """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
             query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
@@ -56,8 +54,7 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the result of a query to Parquet files of at most `most` rows. Return (path, number of rows) for each
-        file."""
+        """Write a query's result to Parquet files of at most `most` rows. Return each (path, number of rows)."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -111,13 +108,12 @@ class DatabaseQueries:
             measurements.append(Measurement.from_columns(row))
         return measurements
 
-    def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
+    def kernels(self) -> list[tuple[str, str, str, str | None]]:
         """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
         kernels, and empty if nobody signed."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
-            "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
-            [name],
+            "FROM db.kernel ORDER BY rowid DESC"
         )
 
     def session_rows(
@@ -133,16 +129,15 @@ class DatabaseQueries:
         rows = self.query(query, [gpu, kernel, session])
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
-    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
+    def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
         """Return the measured costs and the failures of configs on a GPU.
 
         Args:
             problems: Keys of the problems.
-            title: Name of the database, to show in answers.
             signed: Whether this is the database of pulled rows, whose signers are read, too.
         """
         with one_line(self.path):
-            return read_log(self._connection, gpu, problems, title, signed)
+            return read_log(self._connection, gpu, problems, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)

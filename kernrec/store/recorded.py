@@ -1,8 +1,8 @@
 """Look up published times of backends for a problem and GPU, in Parquet files that ship with kernrec.
 
 One dimension of a problem counts its items, such as the images of a convolution (`padded_dimension`). The first query
-about an op stores its rows in the user's cache as arrays, sorted by a hash of the GPU and of the problem without its
-number of items. Later queries map the arrays.
+about an op on a GPU stores their rows in the user's cache as arrays, sorted by a hash of the problem without its number
+of items. Later queries map the arrays.
 """
 
 import json
@@ -61,12 +61,10 @@ class RecordedBaseline:
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for exactly this problem and GPU, fastest first. Raise `KernrecError` if a
-    shipped file is damaged."""
-    if not has_recorded(problem.op, gpu):
-        return ()
-    (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
-    baselines = [_baseline(table, row, gpu) for _, number, _, row in rows if number == items]
+    """Return the published times of backends for this problem and GPU, fastest first. Damaged files raise
+    `KernrecError`."""
+    items, rows = rows_beside(problem, gpu)
+    baselines = [recorded_baseline(problem.op, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
@@ -79,11 +77,11 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
-        time in seconds, row number in the op's table). The number of items ascends.
+        time in seconds, row number in the table of op and GPU). The number of items ascends.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
-    table, (key, items) = _table(problem.op), _key_of(problem, gpu.name)
+    table, (key, items) = _table(problem.op, gpu.name), _key_of(problem, gpu.name)
     start, end = (int(table.keys.searchsorted(table.keys.dtype.type(key), side)) for side in ("left", "right"))
     rows = []
     for row in range(start, end):
@@ -95,10 +93,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
     """Return the recording with a row number from `rows_beside`."""
-    return _baseline(_table(op), row, gpu)
-
-
-def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
+    table = _table(op, gpu.name)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
     return RecordedBaseline(
@@ -111,8 +106,7 @@ def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return the description of each op's Parquet file, keyed by op. Its keys are `rows`, `gpus`, `sources`, `left_out`
-    and `sha256`."""
+    """Return the `rows`, `gpus`, `sources`, `left_out` and `sha256` of each op's Parquet file, keyed by op."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -142,8 +136,8 @@ def _row_keys(
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
     """Return (hash of the GPU and of the problem without its item count, item count). The count is 0 if no dimension
-    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to every key
-    anyway."""
+    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to all
+    keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -172,7 +166,7 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Recordings of an op, one per row, sorted by key and then by number of items."""
+    """Recordings of an op on a GPU, one per row, sorted by key and then by number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
     """Distinct combinations of values of the columns `ORIGIN` and `WIDTHS`."""
@@ -187,23 +181,23 @@ class _Table:
 
 
 @cache
-def _table(op: str) -> _Table:
+def _table(op: str, gpu: str) -> _Table:
     from kernrec.util.array_file import mapped, pack, unpack
 
     digest = contents()[op]["sha256"]
-    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.arrays"
+    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.{gpu}.arrays"
     with suppress(OSError, ValueError, KeyError, TypeError):
         # Do not verify the checksum, because this would read the whole file.
         facts, arrays = unpack(mapped(path), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
-    facts, arrays = _read(op, digest)
+    facts, arrays = _read(op, gpu, digest)
     if paths.cache().parent.parent.is_dir():
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, pack(facts, arrays))
-            for old in path.parent.glob(f"{op}.*"):
-                if old != path:
-                    old.unlink()
+            for other in path.parent.glob(f"{op}.*"):
+                if not other.match(f"{op}.{digest[:16]}.*.arrays"):
+                    other.unlink()
     return _Table(tuple(facts["origins"]), **arrays)
 
 
@@ -211,7 +205,7 @@ def _folder() -> Path:
     return paths.shipped("db/prebuilt") / "recorded"
 
 
-def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+def _read(op: str, gpu: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
     import numpy as np
 
     from kernrec.store.connection import parquet_rows
@@ -225,12 +219,13 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
     definition, named = find_op(op), ", ".join((*ORIGIN, *WIDTHS))
     with parquet_rows(path) as (connection, source):
-        groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
         present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
+        of_gpu = f"FROM {source} WHERE gpu = ?"
+        groups = connection.execute(f"SELECT {named}, count(*) {of_gpu} GROUP BY ALL ORDER BY ALL", [gpu]).fetchall()
         dims = [dim.name for dim in definition.dims if dim.name in present]
         sizes = "".join(f'"{name}", ' for name in dims)
         rows = connection.execute(
-            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
+            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w {of_gpu} ORDER BY {named}", [gpu]
         ).fetchnumpy()
     columns = {name: np.asarray(column) for name, column in rows.items()}
     keys: list[np.ndarray] = []
@@ -238,7 +233,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
     origin, start = [], 0
     for number, group in enumerate(groups):
         chosen = slice(start, start + group[-1])
-        gpu, dtype, layout = group[:3]
+        dtype, layout = group[1:3]
         sizes_here = {name: columns[name][chosen] for name in dims}
         for there, values in zip((keys, items), _row_keys(definition, gpu, dtype, layout, sizes_here), strict=True):
             there.append(values)

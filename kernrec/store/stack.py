@@ -59,8 +59,7 @@ class Stack:
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield the title (`own`, `pulled` or the path) and an open connection of each database. Requesting the next
-        database closes the connection."""
+        """Yield the title (`own`, `pulled` or the path) and an open connection of each database, one at a time."""
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database

@@ -76,7 +76,6 @@ class Evaluation:
 def evaluate(
     request: MeasurementRequest,
     split: str = "problem",
-    settings: TrainingSettings | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
     """Score all methods on the measured problems of databases.
@@ -95,7 +94,7 @@ def evaluate(
         raise unknown("split", split, SPLITS)
     require_optional(("xgboost", "sklearn", "scipy"), "evaluating models", "train")
     measurements = load_measurements(request, calibrated=False)
-    problems, parts = held_out_problems(measurements.groups, split, settings or TrainingSettings(), progress)
+    problems, parts = held_out_problems(measurements.groups, split, TrainingSettings(), progress)
     notes = list(measurements.notes)
     if parts < 2:
         notes.append(

@@ -1,7 +1,5 @@
-"""Test captured programs on stand-ins for CUDA's libraries, and fat binaries.
-
-The system's C++ compiler builds the test program, which registers its GPU code by hand as nvcc's host code does.
-"""
+"""Test captured programs on stand-ins for CUDA's libraries; the program registers its GPU code by hand, as nvcc
+does."""
 
 import ctypes
 import ctypes.util

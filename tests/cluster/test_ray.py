@@ -1,7 +1,4 @@
-"""Test campaigns on a real Ray cluster on this machine, including killed nodes and drivers.
-
-The tests skip if Ray is not installed (`pip install '.[ray]'`).
-"""
+"""Test campaigns on a real Ray cluster on this machine, including killed nodes and drivers."""
 
 import json
 import os
@@ -79,11 +76,9 @@ if gpu_rows:
     driver.Driver._lose = lost
 hold(Journal, driver_rows, events / "driver", lambda: not gpu_rows or (events / "lost").exists(), events / "never")
 """
-"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed.
-
-If `gpu_rows` is not 0, each GPU also waits after that many rows, until the file `go` exists. The driver then waits
-only once a GPU is lost.
-"""
+"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed. If
+`gpu_rows` is not 0, each GPU waits after that many rows for the file `go`, and the driver waits only once a GPU is
+lost."""
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
@@ -120,7 +115,6 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
 
 
 def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
-    """Wait for an event file, and return its content."""
     while not event.exists():
         assert process.poll() is None, f"the driver ended before {event.name}"
         time.sleep(0.01)

@@ -24,11 +24,9 @@ _ORDERED = re.compile(r"(?:ld|st)\.(?:global|shared|local)|bar\.|bra|ret|cp\.asy
 
 
 def form(ptx: str) -> list[tuple[str, ...]]:
-    """Return the sorted instructions of every basic block, without register names.
-
-    The instructions that access memory, synchronize or branch follow again in program order. Variables that no
-    instruction uses are omitted, because NVRTC emits every constant of the source as a variable.
-    """
+    """Return each basic block's sorted instructions without register names, then those that access memory, synchronize
+    or branch in program order. NVRTC emits every constant of the source as a variable, so unused variables are
+    omitted."""
     text = " ".join(_COMMENT.sub("", ptx).split())
     words = Counter(_WORD.findall(text))
     text = _VARIABLE.sub(lambda variable: variable[0] if words[variable[1]] > 1 else "", text)
@@ -164,6 +162,5 @@ def test_launched_kernel_compiles_to_the_same_code(nvrtc, file, name):
 
 
 def body(ptx: str, name: str) -> str:
-    """Return the PTX of one kernel with labels that do not depend on the kernels before it."""
     start = ptx.index(f".entry {name}(")
     return re.sub(r"\$L__BB\d+_", "$L__BB_", ptx[start : ptx.index("\n}", start)])

@@ -1,8 +1,5 @@
-"""Counts of the instructions that library kernels execute in the emulator, from profiles and from whole runs.
-
-The counts of a launch are cached like outcomes of runs (`tests.helpers.run_cache`), because they depend only on the
-emulator, the PTX and the launch.
-"""
+"""Instruction counts of library kernels in the emulator, from profiles and from whole runs. Counts of a launch are
+cached like outcomes of runs (`tests.helpers.run_cache`)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -52,14 +49,8 @@ def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:
 def unpredicted(
     kernel: Kernel, configs: Sequence[Config], config: Config, problem: Problem, sm: int, code: Compiled, kinds: str
 ) -> list[str]:
-    """Return a message for each count of a whole run that differs from the count predicted by the profile.
-
-    Args:
-        configs: configs used for profiling.
-        config: config that runs on the problem.
-        code: compiled code shared by all these configs.
-        kinds: prefixes of the compared metrics, separated by blanks.
-    """
+    """Return a message for each count of a config's whole run that differs from the count predicted by the profile of
+    `configs`, which share `code`. `kinds` are prefixes of the compared metrics, separated by blanks."""
     profiles = {p.launch: p.profile for p in profiled(kernel, configs, problem.dtype, problem.layout, sm, code)}
     outputs = {n: t for n, t in problem.tensors.items() if t.role == "output"}
     zeros = {n: encode_elements(np.zeros(t.shape), t.dtype) for n, t in outputs.items()}

@@ -1,8 +1,5 @@
-"""A stand-in for the GPU driver that runs launches in the emulator on host memory.
-
-`EmulatingDriver` executes the PTX of each launch on NumPy arrays, and passes their host addresses to the kernels as
-device addresses. So tests run all of kernrec's code except the driver calls.
-"""
+"""A stand-in for the GPU driver that runs each launch's PTX in the emulator. Host addresses of NumPy arrays serve as
+device addresses, so tests run all of kernrec's code except the driver calls."""
 
 import ctypes
 from collections.abc import Iterator
@@ -51,9 +48,6 @@ class EmulatingDriver:
     def know(self, array: np.ndarray) -> None:
         """Let kernels access the array's memory."""
         self._memory[array.ctypes.data] = array.reshape(-1)
-
-    def devices(self) -> int:
-        return self._device + 1
 
     def current_device(self) -> int:
         return self._device

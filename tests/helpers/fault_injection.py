@@ -1,8 +1,5 @@
-"""A device that fails on demand, for recovery tests with real crashes, hangs and exhausted memory.
-
-A config's tunable `fault` is the index of its failure in `FAULTS`. With 0 or without the tunable, the config runs. A
-worker process opens the device with the request `OPENING`, which has the import path.
-"""
+"""A device that fails on demand, for recovery tests with real crashes, hangs and exhausted memory. A config's tunable
+`fault` is the index of its failure in `FAULTS`; 0 or no tunable runs the config."""
 
 import ctypes
 import os

@@ -13,13 +13,8 @@ class GpuCluster:
     """In-process stand-in for `RayCluster` whose machines have one GPU each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
-        """Create a cluster.
-
-        Args:
-            folder: parent folder of the machines' folders.
-            machines: initial number of machines.
-            at_call: called after each call, with the cluster and the number of calls so far.
-        """
+        """Create a cluster of `machines` machines with folders in `folder`. `at_call` is called after each call, with
+        the cluster and the number of calls so far."""
         self._folder, self._machines, self._at_call = folder, machines, at_call
         self._gpus: dict[str, GpuActor] = {}
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []

@@ -1,8 +1,5 @@
-"""Compiles library kernels and copies with planted bugs, and reads the machine code of PTX.
-
-The emulator needs only PTX, and the assembler takes as long as the compiler. So the assembler runs only for tests of
-registers, spills or machine code.
-"""
+"""Compiles library kernels and copies with planted bugs, and reads the machine code of PTX. The assembler runs only for
+tests of registers, spills or machine code, because it takes as long as the compiler."""
 
 import tomllib
 from functools import cache

@@ -1,7 +1,4 @@
-"""Strategies for random operands of a warp's lanes, each of which draws only one seed.
-
-Drawing 32 numbers one by one takes Hypothesis several times as long as the emulator needs to compute with them.
-"""
+"""Strategies for random operands of a warp's lanes. Each draws one seed, because drawing 32 numbers is slow."""
 
 import random
 import struct

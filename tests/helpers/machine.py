@@ -1,7 +1,4 @@
-"""Run `kernrec` on a machine with an emulated H200; emulated/worker.py is the measuring process.
-
-The variable EMULATED_PTX names the file with the PTX of every config, written by `compile_all`.
-"""
+"""Run `kernrec` on a machine with an emulated H200. `EMULATED_PTX` names the file of PTX that `compile_all` writes."""
 
 import json
 import os

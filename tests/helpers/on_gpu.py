@@ -1,8 +1,5 @@
-"""Runs kernels through CuPy on this machine's GPU, or through a stand-in for CuPy on the emulator.
-
-The stand-in uses kernrec's own CUDA driver library. It has the functions that `kernrec.run` and the tests marked `gpu`
-call. CuPy's own wheels contain the CUDA runtime and cannot load another library.
-"""
+"""Runs kernels through CuPy on this machine's GPU, or through a stand-in for CuPy on the emulator. The stand-in uses
+kernrec's own driver library, because CuPy's wheels contain the CUDA runtime and cannot load another one."""
 
 import ctypes
 import os
@@ -338,9 +335,7 @@ def to_device(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 class Prepared:
     """A config with all tensors in device memory: `launch` enqueues its kernels, `outputs` copies the results back.
-
-    `tensors` are the inputs, on the host or from `to_device`. Workspaces and outputs start as NaN (all bits set).
-    """
+    Inputs may be on the host or from `to_device`. Workspaces and outputs start as NaN (all bits set)."""
 
     def __init__(
         self,

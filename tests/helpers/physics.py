@@ -1,8 +1,6 @@
 """Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
-    PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]
-
-The command asks random questions and prints each broken law and their number; the exit status is 1 if a law is broken.
+Run `PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]`; status 1 means a broken law.
 """
 
 import argparse
@@ -26,16 +24,14 @@ from kernrec.recommender.networks.network import answer_network
 
 ROUNDING = 1.001
 """Values that break a law by less than this factor count as rounding errors."""
+LONG_RUN = 1.5
+"""Maximum ratio of the energies of tensor cores in long and in short runs."""
 SAVED = ("conv2d",)
 """Ops that a backend may compute with fewer operations (Winograd's algorithm)."""
 
 
 def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message with figures for each law that the answer for one problem breaks.
-
-    Args:
-        answer: `Recommendation.as_dict()`, or one layer of `NetworkAnswer.as_dict()`.
-    """
+    """Yield a message for each law that an answer for one problem (`as_dict()` of a recommendation or layer) breaks."""
     gpu, problem = find_gpu(answer["gpu"]), problem_of(answer)
     if problem is not None and (needed := sum(problem.tensor_bytes.values())) > gpu.memory_bytes:
         yield f"memory: {needed:.3g} bytes on a GPU with {gpu.memory_bytes:.3g}"
@@ -48,11 +44,7 @@ def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def broken_laws_of_network(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each law that the answer for a network breaks.
-
-    Args:
-        answer: `NetworkAnswer.as_dict()`.
-    """
+    """Yield a message for each law that the answer for a network (`NetworkAnswer.as_dict()`) breaks."""
     gpu = find_gpu(answer["gpu"])
     for layer in answer["layers"]:
         baseline = [] if layer["baseline"] is None else [layer["baseline"]]
@@ -101,6 +93,9 @@ def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz:
     drawn_w = [figures.get("power_w", 0.0), figures.get("energy_j", 0.0) / seconds]
     if row["source"] != "measured" and max(drawn_w) > limit_w * ROUNDING:
         yield f"watts: {name} draws {max(drawn_w):.0f} W under {limit_w:.0f} W"
+    long_s = row.get("long_run_latency_s")
+    if long_s is not None and not seconds <= long_s <= seconds * LONG_RUN * ROUNDING:
+        yield f"long run: {name} takes {long_s:.3g} s in a long run and {seconds:.3g} in a short one"
     if problem is None or not seconds > 0:
         return
     moved = max(problem.bytes - gpu.l2_bytes, 0)
@@ -130,10 +125,8 @@ NETWORKS = (
 
 
 def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield random questions with `gpu`, `query`, and `network` and `batch` or the fields of a random query.
-
-    Each of `count` random queries becomes one question per shape.
-    """
+    """Yield `count` random questions, one per shape, with `gpu`, `query`, and either `network` and `batch` or a
+    problem."""
     draw = random.Random(seed)
     for question in chain.from_iterable(random_queries(count, seed)):
         if draw.random() < 0.1:

@@ -19,10 +19,8 @@ R = TypeVar("R")
 
 
 class CompilingHere(CompilingProcesses):
-    """Compiles in this process, except for Triton, which imports user modules, and for jobs with a time limit.
-
-    A process that compiles Triton is reused for the same cache and environment variables.
-    """
+    """Compiles in this process, except for Triton, which imports user modules, and for jobs with a time limit. A
+    process that compiles Triton is reused for the same cache and environment variables."""
 
     lasting: ClassVar[dict[object, CompilingProcesses]] = {}
 

@@ -99,10 +99,7 @@ def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | No
 
 
 def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> str:
-    """Compile CUDA C++ to PTX with NVRTC; skip the test if CuPy or NVRTC is missing.
-
-    The assembler does not run, because the emulator needs no machine code and assembling doubles the time.
-    """
+    """Compile CUDA C++ to PTX with NVRTC, without the assembler; skip the test if CuPy or NVRTC is missing."""
     macros = tuple(f"-D{name}={value}" for name, value in (defines or {}).items())
     return _compiled(source, arch.replace("sm_", "compute_"), macros)
 

@@ -1,8 +1,5 @@
-"""Compares the package's error messages with files beside the tests.
-
-The fixture `refuses` runs calls that must raise, and compares a test's messages with `messages.txt` in the
-test's folder. `KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` updates the file; review its diff.
-"""
+"""Compares the package's error messages with `messages.txt` in the test's folder, for the fixture `refuses`.
+`KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` updates the files; review the diff."""
 
 import os
 import re

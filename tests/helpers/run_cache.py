@@ -1,9 +1,6 @@
-"""Disk cache of emulated runs, so that unchanged kernels need not run again in the next test run.
-
-The key covers everything that determines the outcome: the emulator's sources, the PTX, the launches with their
-arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off`
-disables the cache. Unreadable files count as missing.
-"""
+"""Disk cache of emulated runs, keyed by the emulator's sources, the PTX, the launches and the tensors' bytes.
+`KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off` disables it. Unreadable files count as
+missing."""
 
 import ast
 import os
@@ -37,10 +34,8 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """Return a hash of the code that determines a run's outcome, without Python docstrings and comments.
-
-    The engine's file name contains the hash of its C++ sources.
-    """
+    """Return a hash of the code that determines an outcome, without docstrings. The engine's file name has its C++
+    hash."""
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
     digest, engine = sha256(), engine_file.find()
     for path in sorted([*(_PACKAGE / "ptx").rglob("*.py"), *launching]):
@@ -67,11 +62,8 @@ def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
 
 
 def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
-    """Return the outputs of a run from the cache, or execute the run.
-
-    Raises:
-        EmulationError: the run failed, now or when it was cached.
-    """
+    """Return the outputs of a run from the cache, or execute the run. Raises `EmulationError` if it failed, now or
+    earlier."""
     if (outputs := read(key)) is not None:
         if _ERROR not in outputs:
             return outputs

@@ -1,10 +1,6 @@
-"""Emulator tests for library kernels: which problems and configs run, and how large errors may be.
-
-A new op needs an entry in `OPS`, or a `test_<op>.py` that tests all its kernels. New kernels of a known op are included
-automatically. Tests are parametrized with `CASES`, `runs` returns the configs and problems of a case,
-`run` emulates one config with shared memory races as errors, and `flaws` compares its outputs
-with the float64 reference.
-"""
+"""Emulator tests for library kernels: `runs` returns a case's configs and problems, `run` emulates one with shared
+memory races as errors, and `flaws` compares its outputs with the float64 reference. A new op needs an entry in `OPS` or
+its own `test_<op>.py`; new kernels of a known op are included automatically."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,10 +68,10 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 class Trial:
     """Problems and error bounds for the kernels of one op.
 
-    problems: dimensions that divide no tile, are smaller than a tile or are minimal, with few enough elements
-    for the emulator. roundings: number of rounded f32 operations per result (the terms of its sum, and a
-    few more), each with an error of at most half a unit in the last place of `magnitude`; 0 for copied elements.
-    narrow: problems for 8-bit dtypes. own: problems by kernel name, for kernels that can run few of the others.
+    problems: dimensions that divide no tile, are smaller than a tile or are minimal. roundings: number of rounded f32
+    operations per result (0 for copied elements), each with an error of at most half a unit in the last place of
+    `magnitude`. narrow: problems for 8-bit dtypes. own: problems by kernel name, for kernels that run few of the
+    others.
     """
 
     problems: list[dict[str, int]]
@@ -170,11 +166,8 @@ class Case:
 
     @property
     def thorough(self) -> bool:
-        """Whether the case must cover every value of every tunable.
-
-        Only the case with a kernel's first dtype and layout on the newest architecture is thorough. The others differ
-        only in conversions and the order of loads, and get a smaller sample.
-        """
+        """Whether the case must cover every value of every tunable: the case with a kernel's first dtype and layout on
+        the newest architecture. The others differ only in conversions and the order of loads."""
         first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first
 
@@ -184,11 +177,9 @@ class Case:
         return 8 if self.thorough else 3
 
     def step(self, problems: int) -> int:
-        """Return n, so that a config runs every n-th of the problems that it supports.
-
-        n is 2 for a thorough case and 4 otherwise, or less so that at least two problems run. It is always 4 for 8-bit
-        dtypes and for kernels with separate problems, because these share headers with better tested kernels.
-        """
+        """Return n, so that a config runs every n-th of the problems that it supports: 2 for a thorough case and 4
+        otherwise, or less so that at least two problems run. It is always 4 for 8-bit dtypes and for kernels with
+        separate problems."""
         if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
             return 4
         return min(2 if self.thorough else 4, max(problems // 2, 1))
@@ -215,12 +206,9 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 
 def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
-    """Parametrize a test with the cases of the given ops (default: all ops). `tunable` selects kernels that have a
-    tunable, and `without` selects kernels that lack one.
-
-    Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked `deep`, and the
-    remaining one runs on every sixth commit; kernels alternate between their dtypes.
-    """
+    """Parametrize a test with the cases of the given ops (default: all ops) whose kernels have the tunable `tunable`
+    and lack `without`. Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked
+    `deep`, and the remaining one runs on every sixth commit; kernels alternate between their dtypes."""
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
@@ -273,11 +261,8 @@ def _extremes(case: Case, rows: np.ndarray) -> set[int]:
 
 @cache
 def sample(case: Case) -> list[Config]:
-    """Return a sample of configs that includes the corners of the space (`_extremes`).
-
-    The sample has at least `case.least_codes` different codes, if there are that many. For a thorough case, it covers
-    every value of every tunable.
-    """
+    """Return configs that include the corners of the space (`_extremes`) and at least `case.least_codes` different
+    codes, if there are that many. For a thorough case, they cover every value of every tunable."""
     configs = space(case)
     able = np.logical_or.reduce([configs.valid(problem) for problem in case.problems])
     order = np.flatnonzero(able).tolist()
@@ -302,11 +287,8 @@ def sample(case: Case) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Return each sample config with some problems it can run, and with the least recently used run-time tunables.
-
-    The first suitable configs of the space run the remaining problems and, in a thorough case, the remaining values of
-    tunables.
-    """
+    """Return each sample config with some problems it can run, and with the least recently used run-time tunables. The
+    first suitable configs run the remaining problems and, in a thorough case, the remaining values of tunables."""
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
     turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
@@ -365,11 +347,8 @@ def execute(
     check_races: bool = True,
     budget: int = 20_000_000,
 ) -> Tensors:
-    """Fill the outputs with NaN, emulate a config's launches, and return the outputs.
-
-    Raises:
-        EmulationError: an invalid access, a race, a deadlock or a write to an input; errors are cached like outputs.
-    """
+    """Fill the outputs with NaN, emulate a config's launches, and return the outputs. Raises `EmulationError` for an
+    invalid access, a race, a deadlock or a write to an input; errors are cached like outputs."""
     outputs = unwritten(problem)
     memory = {name: tensor.copy() for name, tensor in tensors.items()} | outputs
     launches = bind_launches(kernel, config, problem, sm), workspaces(kernel, config, problem, sm)

@@ -1,8 +1,5 @@
-"""Compiles and emulates the Triton kernels of `datasets/kernels/triton`, and stands in for Triton's driver.
-
-The kernels compile in worker processes, and their whole grids are emulated. With the stand-in for the driver, Triton
-compiles kernels in this process but does not run them.
-"""
+"""Compiles the Triton kernels of `datasets/kernels/triton` in worker processes, and emulates their whole grids. With
+the stand-in for Triton's driver, Triton compiles kernels in this process but does not run them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -164,7 +164,7 @@ def test_front_is_undominated_and_sorted_by_latency(recommender):
 
 def test_ends_of_the_front_equal_the_top_recommendations(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
-    recommendations = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).recommendations
+    recommendations = recommender.answer_op(PROBLEM, GPU, Query(top=2)).recommendations
     points, ends = front["points"], (front["front"][0], front["front"][-1])
     for recommendation, number in zip(recommendations, ends, strict=True):
         configs = front["configs"][points["kernel"][number]]

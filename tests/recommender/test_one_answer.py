@@ -1,8 +1,5 @@
-"""Test that all commands, the page, MCP and Python give the same answer to a question.
-
-Answers are compared by layout, config, costs, intervals and notes. Each question has a number, which seeds its draw.
-The normal suite asks some questions, others for each commit; the deep profile asks all of them.
-"""
+"""Test that all commands, the page, MCP and Python give the same answer (layout, config, costs, intervals and notes) to
+a question. The normal suite asks some questions, others for each commit; the deep profile asks all of them."""
 
 import asyncio
 import json
@@ -28,9 +25,8 @@ from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.networks.compare import compare_gpus
+from kernrec.recommender.networks.compare import Swept, compare_gpus, sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
-from kernrec.recommender.networks.sweep import Swept, sweep_network
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
 

@@ -14,9 +14,9 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import ManyAnswers, answer_many
+from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
 from tests.helpers.recording import make_measured_database

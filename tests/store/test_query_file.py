@@ -56,7 +56,6 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def reader(shared, tmp_path):
-    """Return a copy of the reader for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return Person(tmp_path / "reader")
 
@@ -100,9 +99,9 @@ def assert_opens_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     keys = [PROBLEM.key, OTHER.key]
     with Database.open(path) as database:
-        derived = database.log(GPU, keys, title="team", signed=signed)
+        derived = database.log(GPU, keys, signed=signed)
     for key in keys:
-        log = query_file(path, Database.open).log(GPU, key, "team")
+        log = query_file(path, Database.open).log(GPU, key, "")
         for rows, expected in ((log.answers, derived.answers), (log.failures, derived.failures)):
             assert repr(rows.get(key)) == repr(expected.get(key))  # comparing the texts also compares the types
     return derived

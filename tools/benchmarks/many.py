@@ -21,7 +21,7 @@ def run(shapes: int = 1000, gpu: str = "h200", only: str = "") -> None:
         ask(dims={dim: sizes[:2] for dim, sizes in columns.items()})
         together = spent(lambda: answers.append(ask(dims=columns))) / shapes  # noqa: B023
         few, other = answers[0].problems[2 : 2 + shapes // 10], Recommender([])
-        other.answer_problem(answers[0].problems[0], find_gpu(gpu), query)
-        each = spent(lambda: [other.answer_problem(p, find_gpu(gpu), query) for p in few]) / len(few)  # noqa: B023
+        other.answer_op(answers[0].problems[0], find_gpu(gpu), query)
+        each = spent(lambda: [other.answer_op(p, find_gpu(gpu), query) for p in few]) / len(few)  # noqa: B023
         cells = {"at once": f"{together * 1e3:.3f}", "one by one": f"{each * 1e3:.3f}"}
         table.row({"op": name, **cells, "times as quick": f"{each / together:.1f}"})

@@ -123,8 +123,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, the next problem if any, number of remaining problems). For a lazy iterator, the next is
-        unknown and the number is 1."""
+        """Yield (problem, next problem if known, number of remaining problems, which is 1 for a lazy iterator)."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()

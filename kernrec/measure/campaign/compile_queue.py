@@ -32,8 +32,7 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the tasks of the latest call of `want`, in order. Each thread drives one compiling
-    process."""
+    """Queue that compiles the tasks of the latest call of `want`, in order, with one thread per compiling process."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
@@ -57,8 +56,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return a task's compiled variant, or None if it is not compiled yet. If compiling stopped because of an
-        error, raise this error."""
+        """Return a task's compiled variant, or None if it is not compiled yet. Raise the error if compiling failed."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -112,8 +110,7 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code. The shared memory includes the dynamic amount of the launch that needs
-    most.
+    """Return the properties of a task's code, including the most dynamic shared memory of any launch.
 
     Raises:
         MeasurementFailure: The code did not compile, or cannot be launched with this config.

@@ -34,8 +34,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with their costs at the start of the session or after the last
-    drift."""
+    """Comparison of the reference kernels' current costs with those at the session's start or after the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
@@ -213,7 +212,6 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the time limit in seconds for measuring a config, including its energy windows."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s
@@ -255,8 +253,7 @@ class BlockControl:
         self._energy_unchecked = False  # whether any config's energy was measured after that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block. Describe how the GPU has drifted or its settings have changed,
-        or return None."""
+        """Run the reference kernels and begin a block. Describe how the GPU has changed, or return None."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the

@@ -53,8 +53,6 @@ def ingest(
     """Move a journal's measurements to a database, and return the number of new rows. Create the database if needed.
 
     Args:
-        journal: Open journal.
-        database: Path of the database.
         note: Function to call with a message about invalid records, which are appended to `<journal>.damaged`.
         ended_only: Whether to move only measurements of blocks that have ended.
 
@@ -100,7 +98,6 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
     Args:
         database: Path of the database, which may not exist.
-        problem: Problem of the measurements.
         gpu: Name in the GPU catalog.
     """
     if not database.exists():

@@ -96,8 +96,7 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the oldest measurements. The records end with those that state how the blocks
-        ended.
+        """Return (numbers, records) of the oldest measurements. The last records state how the blocks ended.
 
         Args:
             most: Maximum number of measurements.
@@ -118,8 +117,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with the given numbers. Also delete the records about the end of blocks without
-        measurements."""
+        """Delete the measurements with the given numbers, and the end records of blocks without measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -233,8 +231,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement). A damaged record may have no session or block
-    (None)."""
+    """Return (session, block, whether the record is a measurement). In a damaged record, the first two may be None."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))

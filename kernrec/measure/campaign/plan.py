@@ -1,7 +1,6 @@
 """Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
 
-The analytical model or a trained model ranks the configs. During the campaign, a search updates the ranking from
-measurements.
+The analytical model or a trained model ranks the configs. A search updates the ranking from measurements.
 """
 
 import math
@@ -76,8 +75,6 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        problem: Problem to measure.
-        tasks: Configs to measure.
         probability: Probability with which each config became a task, or None if the tasks are no random sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
@@ -118,7 +115,6 @@ def plan_library(
 
     Args:
         problems: Names and problems, in measuring order.
-        gpu: GPU to measure on.
         context: Profiles for predictions, and models that correct the predictions.
         most: Maximum number of configs per problem, or None for the whole space.
         drawn: Whether to select configs at random instead of letting a search choose them.
@@ -163,9 +159,7 @@ def plan_recordings(
     """Plan the measurements of recorded problems, whose configs have no predictions.
 
     Args:
-        recordings: Names and recordings of problems.
         most: Maximum number of configs per problem, or None for all.
-        seed: Seed of the search.
     """
     planned = []
     for name, recording in recordings:
@@ -197,8 +191,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Return predictions in seconds, shape (tasks,), with estimates for missing predictions (NaN). Return None if all
-    are missing."""
+    """Estimate missing predictions (NaN) in seconds, shape (tasks,). Return None if all are missing."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -216,8 +209,7 @@ def _ranked_tasks(
 
     Ranked configs are pairs (predicted seconds, task) for the kernel `only`, or for all kernels that compute the
     problem, fastest first. Configs without a prediction (NaN) are last, in random order. `baseline` is the config whose
-    output is the expected result: the first runnable config, preferably with a profile. It is None if an op or a spec
-    defines the result.
+    output is the expected result: the first runnable config, preferably with a profile. It may be None.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -269,8 +261,7 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already. Only a cluster uses them, because a local campaign reads the
-    database."""
+    """Measurements of the batch that exist already, for a cluster. A local campaign reads them from the database."""
 
 
 class Chooser:
@@ -290,8 +281,7 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit for a GPU, or None if nothing is left to measure or the choice must wait for another
-        visit.
+        """Return the next visit for a GPU, or None if nothing is left to measure or another visit must end first.
 
         Args:
             gpu: Name of the GPU that will make the visit.

@@ -168,7 +168,6 @@ class ProblemHistory:
         """Return the median cost of a config's successful measurements, or None if the cost was never measured.
 
         Args:
-            key: Key of the config.
             cost: `latency_s` or `energy_j`.
             tiers: Tiers to include, by default all.
         """

@@ -33,8 +33,7 @@ class Schedule:
     """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Create a schedule. Use the random generator `draw` only for this problem, so that its choices do not depend
-        on others."""
+        """Create a schedule. Use the random generator `draw` only for this problem, so that runs are reproducible."""
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
         self._history = history
@@ -47,8 +46,7 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (measurements, count) for the configs that still have to be screened, first those from unfinished
-        blocks.
+        """Return (measurements, count) for the configs to screen, first those from unfinished blocks.
 
         After `count` measurements, call this method again, because the search may choose other configs.
         """
@@ -63,8 +61,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (indices in measuring order, count) for the unmeasured configs. After `count` measurements, call this
-        again."""
+        """Return (unmeasured configs in measuring order, number of measurements after which to call this again)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -89,11 +86,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the indices of the configs whose energy to measure next, because they may be on the Pareto front.
-
-        Args:
-            ran: Seconds per launch of each config that has run, keyed by config index.
-        """
+        """Return the configs whose energy to measure next. `ran` has the seconds per launch of each config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -123,8 +116,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (indices, first costs, second costs) of the configs whose costs were both measured below the final
-        tier."""
+        """Return (configs, first costs, second costs) for the configs with both costs measured below the final tier."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):

@@ -57,7 +57,6 @@ def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     too.
 
     Args:
-        problem: Problem with the outputs.
         kernel: Kernel whose spec declares the problem, or None for the problem of an op.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
@@ -109,7 +108,6 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
 
     Args:
         stored: Output as a kernel left it in memory, a flat array of the module `xp`.
-        dtype: Data type of the output.
         expected: Expected elements, as returned by `values`. NaN marks an element that is not compared, because the
             config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
@@ -181,8 +179,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors that a launch reads and overwrites, in the first copy of the
-        buffers."""
+        """Queue copies that restore the tensors of the first set that a launch reads and overwrites."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -198,8 +195,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a checked launch: fill outputs and workspaces with a byte that reveals unwritten
-        elements."""
+        """Queue the preparation of a checked launch: fill outputs and workspaces so that unwritten elements show."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -222,8 +218,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy of the tensors. After a wrong result, restore all
-        tensors."""
+        """Return the error of the worst output in the first copy. If it is wrong, restore all tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [

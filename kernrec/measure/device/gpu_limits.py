@@ -96,8 +96,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits in a GPU's journal, and clear the journal. If the driver refuses, keep the journal and return
-    False."""
+    """Restore the limits in a GPU's journal and clear the journal. Return False if the driver refuses."""
     entry = journal.read()
     if entry is None:
         return True

@@ -1,7 +1,7 @@
 """Define the interface between the measuring protocol and a device.
 
-The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose own clock
-advances only with use.
+The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose clock advances
+only with use.
 """
 
 from collections.abc import Mapping
@@ -61,8 +61,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign, named like the columns in `MeasuredDevice`.
-    None means unknown or default."""
+    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
 
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -149,19 +148,16 @@ class OutputError:
 class LoadedConfig(Protocol):
     """A config whose code, inputs and outputs are on the device.
 
-    A launch is the complete sequence of kernels that computes the problem. It is asynchronous, except in methods that
-    return times.
+    A launch is the complete sequence of kernels that computes the problem. Only methods that return times wait for it.
     """
 
     footprint_bytes: int
     """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
-    """Whether a launch changes data that affect its time, so that every launch needs fresh inputs. If so, energy is not
-    measured."""
+    """Whether a launch changes data that affect its time. If so, inputs are renewed and energy is not measured."""
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected ones. Return None for a recorded config, which has no
-        outputs."""
+        """Launch once, and compare the outputs with the expected ones. Return None for a recorded config."""
 
     def times(self, launches: int) -> list[float]:
         """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
@@ -182,8 +178,7 @@ class LoadedConfig(Protocol):
         """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for queued launches, and return the seconds between the first and the last time stamp. Delete all time
-        stamps."""
+        """Wait for queued launches, and return the seconds from the first to the last time stamp. Delete the stamps."""
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -201,8 +196,7 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config, and prepare its problem if an op defines the problem. Other problems must be prepared
-        already."""
+        """Load a config, and prepare the problem of an op. Other problems must be prepared already."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

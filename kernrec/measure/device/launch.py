@@ -43,9 +43,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
     """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
     Args:
-        code: Code of the kernels.
         names: Names of the kernels in the code, keyed by their names in the spec.
-        launches: Launches to check.
 
     Raises:
         MeasurementFailure: The arguments of a launch do not match its kernel.
@@ -277,7 +275,6 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a cached CUDA graph of `launches` launches, which use the copies of the buffers in turn."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

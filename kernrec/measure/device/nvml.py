@@ -230,16 +230,6 @@ class NvmlSensors:
         """Return the power of the board in watts. Since Ampere, this is the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
-    def sm_clock_hz(self) -> float | None:
-        return self._clock(self._nvml.NVML_CLOCK_SM)
-
-    def memory_clock_hz(self) -> float | None:
-        return self._clock(self._nvml.NVML_CLOCK_MEM)
-
-    def temperature_c(self) -> float | None:
-        degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
-        return None if degrees is None else float(degrees)
-
     def reasons(self) -> frozenset[str]:
         """Return the current clock event reasons such as `SwPowerCap` (nvml.h, `nvmlClocksEventReason*`)."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
@@ -254,13 +244,14 @@ class NvmlSensors:
             time_s: Time stamp of the reading, from the caller's clock.
             mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
         """
+        degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return SensorReading(
             time_s=time_s,
             energy_j=self.energy_j(),
             power_w=self.mean_power_w() if mean_power else self.power_w(),
-            sm_clock_hz=self.sm_clock_hz(),
-            memory_clock_hz=self.memory_clock_hz(),
-            temperature_c=self.temperature_c(),
+            sm_clock_hz=self._clock(self._nvml.NVML_CLOCK_SM),
+            memory_clock_hz=self._clock(self._nvml.NVML_CLOCK_MEM),
+            temperature_c=None if degrees is None else float(degrees),
             reasons=self.reasons(),
         )
 
@@ -304,7 +295,6 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether the GPU reports instantaneous power instead of only a mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:

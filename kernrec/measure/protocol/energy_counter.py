@@ -20,8 +20,7 @@ WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid. `SwPowerCap` only shows that the GPU has reached its power
-limit, which is a setting."""
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` does not, because the power limit is a setting."""
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def summarize_latency(samples: Sequence[float]) -> LatencyReport:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval. Return None if there
-    are too few samples.
+    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval, or None for too few.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution (Conover, Practical Nonparametric
     Statistics, section 3.2).
@@ -71,14 +70,12 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the probability of k under binomial(n, 1/2) by a normal approximation, because 2^-n underflows for large
-    n."""
+    """Approximate the probability of k under binomial(n, 1/2) for large n, for which 2^-n underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether there are at least `least` samples, and the relative half-width of the median's interval is below
-    `half_width`."""
+    """Return whether at least `least` samples give the median's interval a relative half-width below `half_width`."""
     if len(samples) < max(1, least):
         return False
     summary = summarize_latency(samples)
@@ -179,12 +176,8 @@ def measure_config(
     """Measure one config.
 
     Args:
-        device: Device to measure on.
-        subject: Config to measure.
         tier: Tier of the measurement. `Tier.SCREEN` measures only latency, and the other tiers also energy.
-        best_s: Lowest latency in seconds on this problem so far, or None. `Tier.SCREEN` abandons hopelessly slower
-            configs.
-        traits: Properties of the device's energy counter.
+        best_s: Lowest latency in seconds on this problem so far, or None. `Tier.SCREEN` abandons much slower configs.
 
     Raises:
         MeasurementFailure: The config computes wrong values, or the clocks were lowered in every attempt.
@@ -281,8 +274,6 @@ def measure_energy(
     power times this launch time.
 
     Args:
-        device: Device to measure on.
-        loaded: Config to measure.
         launch_s: Approximate duration of a launch in seconds.
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.

@@ -6,10 +6,9 @@ reboots or its driver changes.
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from kernrec import paths
 from kernrec.measure.device.interface import Device, DeviceInfo, SensorReading
@@ -37,8 +36,7 @@ class Probe:
     """Properties of a GPU's sensors. None means that the GPU does not report the value."""
 
     tick_s: float | None
-    """Seconds between two updates of the energy counter, or None if there is no counter or it had too few updates under
-    load."""
+    """Seconds between two updates of the energy counter, or None if it has too few updates under load."""
     ratio: float | None
     """Counter's energy divided by the integral of instantaneous power, under load."""
     idle_w: float | None
@@ -58,9 +56,6 @@ class Probe:
         if not self.traits.measures_energy:
             return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
         return None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def probe_sensors(device: Device) -> Probe:
@@ -107,8 +102,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Return the `latency_s` of each reference kernel and, if wanted and possible, its `energy_j`, keyed by kernel
-    name."""
+    """Return the `latency_s` of each reference kernel, and its `energy_j` if wanted and possible, keyed by name."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -132,7 +126,7 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
         return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"of": _validity(info), "probe": probe.as_dict()}).encode())
+        write_whole(path, json.dumps({"of": _validity(info), "probe": vars(probe)}).encode())
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:

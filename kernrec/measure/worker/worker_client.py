@@ -91,7 +91,6 @@ class WorkerClient:
         Args:
             limit_s: Time limit in seconds, after which the worker is killed.
             do: Kind of the request (worker.py).
-            items: Arguments of the request.
 
         Raises:
             MeasurementFailure: The request failed, exceeded the time limit or ended the process.

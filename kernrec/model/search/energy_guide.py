@@ -20,11 +20,11 @@ Array = np.ndarray
 FIRST_ENERGY = 10
 """Number of energy measurements in the first round, which has no model of power yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and `_ROUND_SHARE` of the energy
-measurements so far."""
+"""Maximum number of energy measurements in a later round, also as a fraction of the earlier ones. The larger
+applies."""
 _RISK_FACTOR = 1.5
-"""Number of half-widths of the interval by which a config may miss the best cost and still have its energy measured.
-With 1, the search often misses the config of lowest energy (hotspot and expdist in `tools/evidence search`)."""
+"""Maximum excess of a config's expected cost over the best cost for its energy to be measured, in half-widths of the
+cost's interval. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
 
 
 LEVEL = 0.9
@@ -32,8 +32,7 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Scale of the coordinate for latency. With it, two random configs differ as much in latency as in all other
-coordinates together."""
+"""Weight of latency, with which two random configs differ as much in latency as in all tunables together."""
 
 
 class PowerModel:
@@ -63,8 +62,8 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the half-width of the intervals, in standard deviations: the `LEVEL` quantile of the absolute errors in
-    `scores` and of `_PRIOR_WEIGHT` assumed errors, which are half-normal."""
+    """Return the quantile `LEVEL` of the absolute errors `scores` and of `_PRIOR_WEIGHT` more errors, which are
+    half-normal."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
     # Compute the fraction of all errors, measured and assumed, that are at most as large as each score.

@@ -18,14 +18,13 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Numbers of measurements before the first Gaussian process is fitted: with and without predicted latencies. Without
-predictions, 10 random configs led to the best results (`tools/evidence search`)."""
+"""Numbers of measurements before the first Gaussian process is fitted, with and without predicted latencies. Without
+them, 10 random configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Number of configs in a batch: the larger of `_BATCH` and `_BATCH_SHARE` of the measured configs. Smaller batches did
 not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
 _FITTED = 256
-"""Maximum number of measurements to which the Gaussian process is fitted: half of them the fastest configs, half of
-them random."""
+"""Maximum number of measurements for a fit. Half of them are the fastest configs, the others are random."""
 SCORED = 20_000
 """Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring are scored."""
 _PROMISING = 512
@@ -33,7 +32,7 @@ _PROMISING = 512
 PARENTS = 30
 """Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
-"""Growth of the number of measurements after which hyperparameters are learned again."""
+"""Factor by which the number of measurements grows before hyperparameters are learned again."""
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
 
 
@@ -143,8 +142,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return the expected fall of the lowest log time below `best` by each config, (C,), given the expected log times
-    and their standard deviations `spread`."""
+    """Return how far each config is expected to fall below `best`, (C,), given standard deviations `spread`."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread
@@ -217,8 +215,7 @@ class ObjectiveSearch(ABC):
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost (for a Pareto front: lowest energy-delay product), or None if there
-        is none."""
+        """Return the config of lowest measured cost (energy-delay product for a Pareto front), or None."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

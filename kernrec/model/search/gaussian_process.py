@@ -146,7 +146,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Number of distinct offspring to breed, and mean number of mutated tunables per child."""
 _MOST_CHOICES = 32
-"""Number of values above which a tunable is a quantity: similar values then count as similar configs."""
+"""Maximum number of values of a categorical tunable. A tunable with more values counts as a quantity."""
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
 FEWEST = 20

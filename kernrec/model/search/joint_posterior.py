@@ -23,29 +23,62 @@ Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
-from kernrec.model.search.draws import student_draws
 from kernrec.model.search.regret_record import RegretRecord
+from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
+
+_MOST_CACHED = 64
+"""Maximum number of columns for which a file of random numbers (0.3 MB) is cached."""
+
+
+@lru_cache(maxsize=8)
+def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
+    """Return read-only draws from two Student's t distributions.
+
+    Args:
+        seed: Seed of the generator.
+        rows: Number of draws.
+        columns: Numbers per draw.
+        shared: Degrees of freedom of the first distribution, in which all numbers of a draw share one random scale.
+        own: Degrees of freedom of the second distribution, in which all numbers are independent.
+
+    Returns:
+        (first, second): draws from the first and from the second distribution, (rows, columns) each.
+    """
+
+    def draw() -> CacheEntry:
+        generator = np.random.default_rng(list(seed))
+        first = generator.standard_normal((rows, columns))
+        first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
+        return {}, {"first": first, "second": generator.standard_t(own, first.shape)}
+
+    if any(seed) or columns > _MOST_CACHED:
+        _, arrays = draw()
+    else:
+        made_of = f"NumPy {np.__version__}: {rows} x {columns}, {shared} and {own}"
+        _, arrays = cached(f"draws.{columns}", made_of.encode(), draw)
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays["first"], arrays["second"]
+
 
 DEGREES = 4.0
 """Degrees of freedom of the errors of a problem. With fewer degrees, the scales of problems differ more."""
 _NODES = 21
 """Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the variance of a config's error that problems share, and that is smooth within a problem. They fit the
-errors of a model of one GPU on problems of another GPU (`tools/evidence refine`)."""
+"""Fractions of the error's variance: shared between problems, and smooth within a problem (`tools/evidence refine`)."""
 LEVEL = 0.95
 """Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
 _LEVEL = 10.0
-"""Standard deviation of the error that all contenders of a problem share. It is large, so that a surprising first
-measurement does not lead to worse choices."""
+"""Standard deviation of a problem's common error. It is large, so that a surprising first measurement does no harm."""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
 """Scale of a Student's t distribution with standard deviation 1."""
 _LENGTH = 0.7
@@ -53,7 +86,7 @@ _LENGTH = 0.7
 _SCALE_PRIOR = 20.0
 """Weight of the prior assumption that `Contenders.deviation` is right, as a number of measurements."""
 _NEVER = 20.0
-"""Log cost of a contender that cannot run, above the largest log cost of the others."""
+"""Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
 LEAST_REACH = 0.13
 """Minimum of the reach: how far, in logarithms, the best cost can be below the cost of the current choice. A predicted
 best config is near the limit of the hardware, so without this bound the tails of many slow contenders would dominate
@@ -78,8 +111,8 @@ class Contenders:
     deviation: Array
     """Standard deviation of the error that a contender does not share with other configs of its kernel, (C,)."""
     features: Array
-    """Features x of the shared part of the errors, (C, F). The length of a row is about the standard deviation of the
-    log error."""
+    """Features x of the shared part of the errors, (C, F). The norm of a row is about the standard deviation of the
+    error."""
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
@@ -89,7 +122,8 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that learn corrections, (C, F), with the same columns for all problems, or None."""
+    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None for no
+    trees."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +139,7 @@ class Measured:
 
 
 class _Block:
-    """Posterior of a problem's contenders, given w. Their log costs are `mean + slope @ w` plus an error with the
-    covariance `covariance`."""
+    """Posterior of a problem's contenders, given w: log costs `mean + slope @ w` with the covariance `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -202,8 +235,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement of a problem, and record how the stated regret and the expected cost of the choice
-        changed."""
+        """Add a measurement of a problem, and record how the stated regret and the choice's expected cost changed."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -274,16 +306,14 @@ class JointPosterior:
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (regret, probabilities, (C,), that each contender is the best), with the regret as in the method
-        `regret`."""
+        """Return (regret as in the method `regret`, probability that each contender is the best, (C,))."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return two parts of the uncorrected expected regret: for the case that the posterior is right, and for the
-        case that the problem is misjudged. Each part contains the probability of its case."""
+        """Return the uncorrected expected regrets for a right posterior and for a misjudged problem."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -302,8 +332,7 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return random draws of the log costs of a problem's C contenders, (draws, C), without the error that all its
-        contenders share."""
+        """Return random log costs of a problem's C contenders, (draws, C), without the error that they share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)

@@ -19,8 +19,8 @@ MARGIN = 0.05
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Number of standard deviations below the mean that ranks half of the next configs. The other half have the lowest
-bounds, so that the search ends soon."""
+"""Number of standard deviations below the mean by which half of the next configs are chosen. The others are those of
+the lowest bounds."""
 SEARCHES, WRONG = 14, 0
 """Number of test searches in recorded spaces, and how many results were worse than the best by more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
@@ -126,8 +126,7 @@ def criteria(log: Array) -> Array:
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of the trees, (C, F): logarithms of the tunables that vary, and of their pairwise products and
-    ratios."""
+    """Return the trees' inputs, (C, F): logarithms of the tunables that vary, and of their products and ratios."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

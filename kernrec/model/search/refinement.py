@@ -17,15 +17,13 @@ from kernrec.model.search.relearning import LEAST
 Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are computed again before each decision: those of greatest gain per second, and those
-computed longest ago. More would make decisions slow."""
+"""Problems whose gains are computed before each decision: those of greatest gain per second, and the oldest."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
 """Growth of the number of measurements after which corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again: each in `_RESCALED_AT`, and
-each multiple of `_RESCALED_EVERY`."""
+"""Numbers of new measurements after which the common scale of errors is estimated again, then each multiple."""
 
 
 @dataclass
@@ -95,8 +93,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second among the problems not in `without`, or None if there is
-        none."""
+        """Return the visit of greatest gain per second among problems not in `without`, or None if there is none."""
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:

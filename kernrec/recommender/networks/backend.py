@@ -114,8 +114,8 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return a backend's name without its variant, such as `SGLang` for `SGLang (static scales)`. For cuDNN and cuBLAS,
-    it is `PyTorch`, which calls these libraries."""
+    """Return a backend's name without its variant: `SGLang` for `SGLang (static scales)`, `PyTorch` for cuDNN and
+    cuBLAS."""
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 
@@ -123,12 +123,12 @@ def _library(baseline: Baseline) -> str:
     return baseline.backend.partition(" (")[0]
 
 
-def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
+def at_point(context: Context, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
     """Return the baseline of a layer's backend at another operating point, or else its existing baseline."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
-    library = (_library(baseline),)
-    baselines = baselines_of_layer(context, answered.layer, answered.answer.problem, gpu, point, library)
+    answer, library = answered.answer, (_library(baseline),)
+    baselines = baselines_of_layer(context, answered.layer, answer.problem, answer.gpu, point, library)
     return next((other for other in baselines if other.backend == baseline.backend), baseline)
 
 

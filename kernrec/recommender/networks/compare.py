@@ -1,22 +1,215 @@
-"""Compare GPUs and batch sizes on one network: memory, time, energy and power limit."""
+"""Compare power limits, clocks, GPUs and batch sizes on one network: memory, time and energy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from kernrec.errors import KernrecError
+import numpy as np
+
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
+from kernrec.recommender.answer import costs_at
+from kernrec.recommender.baselines import cold_costs
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import Alias
+from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.result import NetworkAnswer, Total
-from kernrec.recommender.networks.sweep import NetworkSweep, Swept, sweep_network
+from kernrec.recommender.networks.result import RECOMMENDED, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Query
-from kernrec.recommender.result import Estimate
-from kernrec.util.human import Note
+from kernrec.recommender.request import CLOCK_STEP_HZ, Objective, Query, lowest_clock_hz
+from kernrec.recommender.result import Comparison, Estimate
+from kernrec.recommender.select import select
+from kernrec.util.human import Note, human
 from kernrec.util.light_dataclass import dataclass
+
+STEPS = 16
+"""Maximum number of power limits or clocks in a sweep, in addition to the default."""
+_LIMIT_STEP_W = 10.0
+
+Swept = Literal["power limit", "clock"]
+
+
+@dataclass(frozen=True)
+class SweptTotal:
+    point: OperatingPoint
+    total: Total
+    versus_first: Comparison
+    """Comparison with the first point, which has the default power limit and no locked clock."""
+
+
+@dataclass(frozen=True)
+class NetworkSweep:
+    """Totals of a network over a range of operating points."""
+
+    answer: NetworkAnswer
+    rows: tuple[SweptTotal, ...]
+    """Rows of the sweep: the default point, then descending power limits or clocks."""
+    best: int
+    """Index of the recommended row; see `best_of`."""
+
+    def __repr__(self) -> str:
+        answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
+        points = f"{len(self.rows)} points, {self.why_best} {best}"
+        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {points}>"
+
+    @property
+    def why_best(self) -> str:
+        """Criterion that selected the best row: `knee`, or the quantity that the row minimizes."""
+        query = self.answer.query
+        if query.max_slowdown is not None or query.objective is Objective.ENERGY:
+            return "least energy"
+        return "least EDP" if query.objective is Objective.EDP else KNEE
+
+    @property
+    def locked(self) -> bool:
+        """Whether the sweep is over clocks."""
+        return any(row.point.clock_hz for row in self.rows)
+
+    @property
+    def advice(self) -> str:
+        gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
+        default = human(first.point.limit_w(gpu), "W")
+        if self.best == 0:
+            return f"Keep {default}: other points save too little energy for the time that they cost."
+        slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
+        slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
+        return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "workload": self.answer.workload.title,
+            "gpu": self.answer.gpu.name,
+            "objective": self.answer.query.objective,
+            "runs": self.rows[0].total.name,
+            "rows": [
+                {
+                    "power_limit_w": row.point.limit_w(self.answer.gpu),
+                    "locked_clock_hz": row.point.clock_hz,
+                    **row.total.as_dict(),
+                    "versus_first": row.versus_first.as_dict(),
+                    "best": number == self.best,
+                    "knee": number == self.best and self.why_best == KNEE,
+                }
+                for number, row in enumerate(self.rows)
+            ],
+            "left_out": list(self.answer.left_out),
+            "notes": list(self.answer.notes),
+        }
+
+
+def point_text(point: OperatingPoint, gpu: GPU) -> str:
+    """Return an operating point's clock if it is locked, otherwise its power limit, as text."""
+    return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
+
+
+def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
+    """Return the operating points of a sweep.
+
+    Args:
+        swept: whether power limits or clocks vary.
+        power_limit_w: power limit of the first point, in watts; None for the GPU's default.
+
+    Returns:
+        The first point, without a locked clock, then points with lower power limits or clocks, descending.
+    """
+    first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
+    if swept == "power limit":
+        step = _LIMIT_STEP_W * np.ceil((gpu.tdp_w - gpu.power_min_w) / (STEPS * _LIMIT_STEP_W))
+        limits = np.arange(np.ceil(gpu.tdp_w / step - 1.0) * step, gpu.power_min_w, -step)
+        lower = [float(limit) for limit in (*limits, gpu.power_min_w) if limit < first.limit_w(gpu)]
+        return (first, *map(OperatingPoint, lower))
+    clocks = np.linspace(gpu.boost_clock_hz, lowest_clock_hz(gpu), STEPS)[:-1] // CLOCK_STEP_HZ * CLOCK_STEP_HZ
+    return (first, *(OperatingPoint(first.power_limit_w, float(clock)) for clock in dict.fromkeys(clocks.tolist())))
+
+
+def sweep_network(
+    recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
+) -> NetworkSweep:
+    """Predict the totals of a network over power limits or locked clocks, with the best configs at each point.
+
+    Args:
+        answer: answer for the network, at any operating point.
+        swept: whether to sweep power limits or clocks.
+        power_limit_w: power limit in watts of the first point, and of a whole sweep over clocks; None for the default.
+
+    Raises:
+        UsageError: no operating point satisfies the bounds of the query.
+    """
+    gpu, recommender = answer.gpu, recommender.for_conditions(answer.query.conditions)
+    if swept == "power limit" and gpu.power_range_assumed:
+        answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
+    if (most_w := answer.query.max_power_w) is not None:
+        power_limit_w = min(most_w, gpu.tdp_w if power_limit_w is None else power_limit_w)
+    points = swept_points(gpu, swept, power_limit_w)
+    query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None, max_power_w=None)
+    sums = {number: TotalSum() for number in range(len(points))}
+    of_backend = answer.headline_name != RECOMMENDED
+    by_backend = [layer.baseline is not None and (of_backend or layer.best is None) for layer in answer.layers]
+    own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
+    sets = recommender.candidates_of_each(own, gpu, points)
+    for layer, other in zip(answer.layers, by_backend, strict=True):
+        if other:
+            for number, total in sums.items():
+                baseline = at_point(recommender.context, layer, points[number])
+                costs = replace(layer, baseline=baseline).baseline_costs
+                assert costs is not None
+                total.add(layer.count, *costs)
+            continue
+        candidates = next(sets)
+        for number, total in list(sums.items()):
+            try:
+                ((_, position), *_) = select(candidates.at(number), query)
+            except UsageError:  # No config satisfies the query's bounds at this operating point.
+                del sums[number]
+                continue
+            costs = costs_at(candidates, number, position)
+            if not layer.layer.alone:
+                costs = cold_costs(*costs, candidates.problem, gpu)
+            total.add(layer.count, *costs)
+    if answer.exchange is not None:
+        for total in sums.values():
+            total.wait(answer.exchange.latency_s)
+    totals = [(points[number], total.result(answer.headline_name)) for number, total in sums.items()]
+    if not totals:
+        raise UsageError("no operating point of the sweep satisfies the bounds")
+    base = totals[0][1]
+    rows = []
+    for point, swept_total in totals:
+        slowdown, energy = swept_total.versus(base)
+        rows.append(SweptTotal(point, swept_total, Comparison(-energy, slowdown)))
+    return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
+
+
+KNEE = "knee"
+_LEAST_GAIN = 0.005
+"""Minimum fraction of time or energy that the knee must save; otherwise the first row is recommended."""
+
+
+def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
+    """Return the index of the recommended row.
+
+    A bound on the slowdown selects the lowest energy within it, and the objectives energy and EDP the lowest value. For
+    latency and Pareto fronts, it is the knee: the point farthest below the line from the fastest point to the point of
+    lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
+    knee saves almost nothing, it is the first row.
+    """
+    latency = np.array([row.total.latency_s.value for row in rows])
+    energy = np.array([row.total.energy_j.value for row in rows])
+    if query.max_slowdown is not None:
+        within = latency <= latency.min() * (1.0 + query.max_slowdown)
+        return int(np.where(within, energy, np.inf).argmin())
+    if query.objective in (Objective.ENERGY, Objective.EDP):
+        return int(query.objective.value_of(latency, energy).argmin())
+    fastest, lowest_energy = int(latency.argmin()), int(energy.argmin())
+    slower, saved = latency[lowest_energy] - latency[fastest], energy[fastest] - energy[lowest_energy]
+    knee = lowest_energy
+    if slower > 0.0 and saved > 0.0:
+        knee = int(((energy[fastest] - energy) / saved - (latency - latency[fastest]) / slower).argmax())
+    gain = max(1.0 - energy[knee] / energy[0], 1.0 - latency[knee] / latency[0])
+    return knee if gain >= _LEAST_GAIN else 0
 
 
 @dataclass(frozen=True)

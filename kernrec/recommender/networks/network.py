@@ -33,7 +33,6 @@ from kernrec.recommender.networks.result import (
     NetworkAnswer,
     Total,
     TotalSum,
-    value_of,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
@@ -83,7 +82,7 @@ def answer_network(
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
-        return recommender.answer_problem(problem, gpu, of_all_backends)
+        return recommender.answer_op(problem, gpu, of_all_backends)
 
     points = (query.point,)
     layers, layouts_chosen = in_best_layouts(recommender, asked_layers, gpu, points)
@@ -94,10 +93,8 @@ def answer_network(
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
             if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
-                result, message = (
-                    recommender.answer_op(original.problem, gpu, of_all_backends, not original.layout_free),
-                    "",
-                )
+                fixed, message = not original.layout_free, ""
+                result = recommender.answer_op(original.problem, gpu, of_all_backends, fixed)
             else:
                 result, message = answer_as_it_runs(layer.problem, gpu, wanted.dtype is not None, answer)
         except KernrecError as error:
@@ -178,8 +175,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of a layer's fastest config, config of lowest energy and config of the occupancy
-    heuristic, keyed by the name of their total."""
+    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -212,7 +208,8 @@ def _totals(
         for total in sums.values():
             total.wait(exchange.latency_s)
     totals = [total.result(name) for name, total in sums.items()]
-    return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
+    value = query.objective.scalar.value_of
+    return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 
 
 def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:

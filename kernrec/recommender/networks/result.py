@@ -17,7 +17,7 @@ from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm, NetworkNames
+from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
@@ -88,7 +88,8 @@ class LayerAnswer(FormerNames):
         """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
-        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
+        value = self.objective.scalar.value_of
+        return 1.0 - value(*self.costs) / value(*backend)
 
     @property
     def worth_it(self) -> bool | None:
@@ -108,9 +109,8 @@ class LayerAnswer(FormerNames):
         """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
-        worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
-                       for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
-        return value_of(self.objective, (worst[0], worst[1])) < value_of(self.objective, (best[0], best[1]))
+        value = self.objective.scalar.value_of
+        return value(*(each.high for each in self.costs)) < value(*(each.low for each in backend))
 
     @property
     def runs_backend(self) -> bool:
@@ -159,17 +159,9 @@ class LayerAnswer(FormerNames):
         }
 
 
-def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes (latency for `pareto`)."""
-    latency, energy = (np.array(estimate.value) for estimate in costs)
-    scalar = Objective.LATENCY if objective is Objective.PARETO else objective
-    return float(scalar.value_of(latency, energy))
-
-
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals. The mixture uses kernrec where it is worth it and a backend elsewhere. The total of a backend has
-the name of the backend, such as `vLLM today`."""
+"""Names of totals. The mixture runs kernrec's kernel where it is worth it, and a backend elsewhere."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -237,12 +229,12 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. The backend's total has
-rank 0."""
+"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. A backend's total has rank
+0."""
 
 
 @dataclass(frozen=True)
-class NetworkAnswer(NetworkNames, JsonForm):
+class NetworkAnswer(JsonForm):
     """Answer for a network on a GPU: a recommendation for each layer, and totals."""
 
     JSON = (
@@ -271,6 +263,18 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """All-reduces between tensor-parallel GPUs; None for one GPU."""
     memory: "Memory | None" = None
     """Memory that one GPU needs to run the network."""
+
+    batch = Alias[int]("Batch size of the layers.", "workload.batch")
+    tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
+    objective = Alias[Objective]("Objective of each layer.", "query.objective")
+    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
+    inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
+    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
+
+    @property
+    def power_limit_w(self) -> float:
+        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
+        return self.query.point.limit_w(self.gpu)
 
     def __repr__(self) -> str:
         chosen = self.headline
@@ -334,8 +338,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return (name, fraction of the network's time) of the `most` longest layers. All-reduces count as one
-        layer."""
+        """Return (name, fraction of the network's time) of the longest layers. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value

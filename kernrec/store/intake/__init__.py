@@ -58,8 +58,7 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Size of checked rows in bytes from which kernrec adds them to a copy of the database. Adding fewer rows takes less
-than a second."""
+"""Size of checked rows in bytes from which kernrec adds them to a copy of the database."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
@@ -67,7 +66,6 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
     rows. If an error occurs, no row is added.
 
     Args:
-        database: Open database that receives the rows.
         other: An untrusted file, which is not changed. Its withdrawals are ignored.
         note: Function that receives a message if withdrawals were ignored.
 
@@ -96,11 +94,9 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, and return the number of new rows. If an error occurs, no row is
-    added.
+    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows.
 
     Args:
-        database: Open database that receives the rows.
         checked: Folder with files of checked rows. The files are moved out of this folder.
         signer, apart_from: See `Database.add_from`.
     """
@@ -112,9 +108,7 @@ def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
     Args:
-        path: Path of the database.
-        checked: Folder with the rows to add. If there are many, kernrec works on a copy, and queries use the old file
-            until the end.
+        checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

@@ -1,4 +1,4 @@
-"""Compute which times are plausible for a problem on a GPU.
+"""Compute a lower and an upper bound for plausible times of a problem on a GPU.
 
 A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
 kernels, so that no true recording is refused.
@@ -10,8 +10,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Factor of the lower bound for boards that exceed their data sheet: an RTX 3090 reached 1.1 times its f32 peak and 1.2
-times its bandwidth."""
+"""Factor of the lower bound for boards that exceed their data sheet, such as 1.2 times the bandwidth on an RTX 3090."""
 _LEAST_S = 0.3e-6
 """Minimum time of a launch in seconds. A kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
@@ -26,8 +25,8 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
     It is the larger of two times. The first is the time to transfer the compulsory bytes that do not fit in the L2
-    cache at DRAM bandwidth. The second is the time of the operations at the GPU's highest peak among types of at least
-    eight bits.
+    cache at DRAM bandwidth. The second is the time of the operations at the GPU's highest peak among types of eight or
+    more bits.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)

@@ -34,18 +34,15 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Maximum number of passes over the user's own rows. Each pass finds rows that refer to rows that the previous pass
-excluded."""
+"""Maximum number of passes over the user's own rows. Excluding rows makes the rows that refer to them invalid."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""End of the SQL query that sets the order in which a table's rows are stored, keyed by table name. It lets a query
-about one problem read only a part of the log."""
+"""SQL clause for the order of a table's rows, keyed by table name. It lets queries about one problem read less."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task. Return its result under the key `found`, or the reason for refusing the file under
-    `refused`."""
+    """Run the requested task. Return its result under `found`, or the reason for refusing the file under `refused`."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -71,11 +68,8 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
     """Raise `UsageError` if the parent process must not open a database.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
-        rows: Whether to check the rows, too. Otherwise they are only read, so that a damaged file crashes this process
-            and not its parent.
+        rows: Whether to check the rows. Otherwise only read them: a damaged file may crash this process.
         state: State that the file must have (`marks.file_state`).
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
@@ -90,8 +84,7 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
-    description of the fault.
+    """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
 
     A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
     the future, so rows that are not newer than the last change of the file are accepted.
@@ -128,13 +121,10 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """Yield a connection to a database that has the present schema. If the file has an older schema, copy the file and
-    migrate the copy.
+    """Yield a connection to a database that has the present schema, migrating a copy of an older file.
 
     Args:
-        path: Path of the file.
         folder: Folder for temporary files.
-        limits: Limits of this process.
         copied: Whether to open a copy even if the file has the present schema.
         state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
         filtered: See `connect_untrusted`.
@@ -183,7 +173,6 @@ def read_segments(
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for the checked rows.
-        limits: Limits of this process.
 
     Returns:
         A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
@@ -234,14 +223,12 @@ def _segments_opened(
     """Yield a connection to the rows of all files.
 
     The relation `db.<table>` has the distinct rows of a table. The relation `<table>_rows` also has the `number` of
-    each group that contains the row. Each file is read only once, so that nobody can change it between the check and
-    its use.
+    each group that contains the row. Each file is read only once, so nobody can change it after the check.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
         title: Name of the files, for messages.
         folder: Folder for temporary files.
-        limits: Limits of this process.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
@@ -344,12 +331,6 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
     """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
-
-    Args:
-        path: Path of the untrusted file.
-        folder: Folder for the new file.
-        limits: Limits of this process.
-        most_rows: Maximum number of rows.
 
     Raises:
         UsageError: The file states that it has more rows or bytes than any recording.

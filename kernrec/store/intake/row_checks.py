@@ -63,12 +63,10 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Maximum number of digits of a dimension. No tensor is larger, and the product of three dimensions must not
-overflow."""
+"""Maximum number of digits of a dimension, so that the product of three dimensions cannot overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Maximum power, as a multiple of the highest power limit in the GPU catalog. Some boards allow 1.3 times this limit,
-and sensors overshoot."""
+"""Maximum power, as a multiple of the GPU's highest power limit. Some boards allow 1.3 times this limit."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -95,10 +93,8 @@ def faults(
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
-        layout: Layout of the schema.
         most: Maximum number of keys to list for each fault.
-        latest: Latest plausible time of a measurement, by default the present time. Measurements may be one day later,
-            because clocks differ.
+        latest: Latest plausible time of a measurement, by default the present time. Rows may be one day later.
 
     Yields:
         (description of a fault, keys of the faulty rows)
@@ -167,8 +163,7 @@ def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find measurements whose latency is too short for the GPU's peak performance. Only problems of kernrec's own ops
-    are checked."""
+    """Find measurements of kernrec's own ops whose latency is too short for the GPU's peak performance."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():

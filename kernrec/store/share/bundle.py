@@ -16,8 +16,7 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum number of unpacked bytes per byte of a zip file. The files in it are stored uncompressed, and Parquet files
-can hardly be compressed."""
+"""Maximum number of unpacked bytes per byte of a zip file, whose files are uncompressed Parquet files."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,8 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
     """Write a bundle: first the segments, then the signature, then the manifest. Return the manifest with its owner.
 
     Args:
-        place: Folder or zip file for the bundle's files.
         manifest: Manifest without an owner.
         files: Paths of the segments' files, keyed by `Segment.name`.
-        signer: Owner of the bundle, who signs the manifest.
     """
     for segment in manifest.segments:
         place.write(segment.name, files[segment.name])
@@ -54,11 +51,7 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Return the bundle with a manifest, after checking the manifest and its signature.
-
-    Args:
-        place: Store that contains the bundle's files.
-        name: Name of the manifest.
+    """Check the manifest of a bundle and its signature, and return the bundle.
 
     Raises:
         UsageError: The file is not a manifest, or its signature does not match.
@@ -73,8 +66,6 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     """Return (parsed document, bytes of the document) for a document with a signature file beside it.
 
     Args:
-        place: Store that contains both files.
-        name: Name of the document.
         parse: Function that converts the document's bytes, given a title for messages.
 
     Raises:
@@ -91,8 +82,7 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, no row
-    is added.
+    """Add the rows of a bundle to the database at `path`, or none if an error occurs. Return the number of new rows.
 
     A row that differs from a stored row only in private columns is the same measurement, so it is not added.
     Withdrawals in a bundle of kernrec 0.1 are ignored.

@@ -117,11 +117,9 @@ class Withdrawal:
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place: `<gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's
-    hash>.zip`.
+    """Return the name of a bundle in a place (`kernrec.store.share`).
 
     Args:
-        manifest: Manifest of the bundle.
         content: Content of the manifest's file. By default, `manifest.to_bytes()`.
 
     Raises:
@@ -153,7 +151,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
             tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
@@ -187,7 +185,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
                 ]
                 for session in sessions
             },
-            _moment(document, "created_at"),
+            _created_at(document),
             _matching(document, "made_by", TEXT),
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
@@ -212,8 +210,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the list under `name` in a document. Raise `ValueError` if it is not a list or has more than `most`
-    values."""
+    """Return the list under `name` in a document. Raise `ValueError` for any other or a longer value."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")
@@ -242,8 +239,8 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
     return _checked(document[name], pattern, name)
 
 
-def _moment(document: Mapping[str, Any], name: str) -> str:
-    text = _matching(document, name, _TIME)
+def _created_at(document: Mapping[str, Any]) -> str:
+    text = _matching(document, "created_at", _TIME)
     datetime.fromisoformat(text)
     return text
 

@@ -24,8 +24,7 @@ from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Se
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may contain private values. Rows that differ only in these columns are the same
-measurement."""
+"""Columns of `measurement` that may contain private values and do not distinguish measurements."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """Matches the folders of an absolute path, but not the last part."""
@@ -66,7 +65,6 @@ def public_column(name: str, secret: str) -> str:
     """Return an SQL expression for the values of a column of `measurement` without their private parts.
 
     Args:
-        name: Name of the column.
         secret: Secret of the database (`secret_of`).
     """
     column = f'"{name}"'
@@ -115,8 +113,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the part of an SQL query from `FROM` on. Its `SELECT` may use the columns of `measurement`, and
-        `op`."""
+        """Return the part of an SQL query from `FROM` on, for a `SELECT` of columns of `measurement`, and of `op`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -146,10 +143,7 @@ def outgoing(
     """Write the selected rows to segments in a folder, without private values.
 
     Args:
-        database: Database to read.
-        selection: Measurements to write.
         secret: Secret of the database (`secret_of`).
-        folder: Folder for the segments.
         licence: License of the rows. By default, `LICENCE`.
 
     Raises:
@@ -192,8 +186,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the SQL queries for the rows that leave the machine, keyed by table name, each sorted by the rows'
-    keys."""
+    """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
@@ -234,8 +227,6 @@ def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) 
     pushed again with another hash of the GPU's UUID, and the two versions would contradict each other.
 
     Args:
-        database: Database to read.
-        selection: Measurements to compare.
         stale: Parquet files with the `likeness_key` of each measurement to exclude.
     """
     lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"

@@ -41,7 +41,6 @@ class Place(Protocol):
         """Yield the content of a file in pieces.
 
         Args:
-            name: Name of the file.
             most: Maximum size of the file in bytes.
 
         Raises:
@@ -50,11 +49,10 @@ class Place(Protocol):
         """
 
     def write(self, name: str, source: Path) -> None:
-        """Write the local file `source` to the store atomically. Replace an existing file only if `stays(name)` is
-        False."""
+        """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
 
-    def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of files that begin with `under`, except names that `checked_name` refuses."""
+    def names(self) -> list[str]:
+        """Return the sorted names of all files, except names that `checked_name` refuses."""
 
 
 def checked_name(name: str) -> str:
@@ -64,13 +62,13 @@ def checked_name(name: str) -> str:
     return name
 
 
-def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return the sorted names that begin with `under`, except names that `checked_name` refuses.
+def bundle_names(names: Iterable[str]) -> list[str]:
+    """Return the sorted names, except names that `checked_name` refuses.
 
     Raises:
         UsageError: There are more names than a place may have.
     """
-    chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+    chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
     return chosen
@@ -104,19 +102,18 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, source.read_bytes(), shared=True)
 
-    def names(self, under: str = "") -> list[str]:
+    def names(self) -> list[str]:
         with file_errors(self.path, "listed"):
             files = list(files_below(self.path))
         if linked := next((path for path in files if path.is_dir()), None):
             raise UsageError(f"{linked} is a link to a folder; put the folder itself there")
-        return bundle_names((path.relative_to(self.path).as_posix() for path in files), under)
+        return bundle_names(path.relative_to(self.path).as_posix() for path in files)
 
 
 class ZipFile:
     """A bundle in a zip file, uncompressed, because Parquet files are compressed already.
 
     Args:
-        path: Path of the zip file.
         title: Name of the file, for messages. By default, the path.
     """
 
@@ -146,8 +143,8 @@ class ZipFile:
             if name not in archive.namelist():
                 archive.writestr(entry, source.read_bytes())
 
-    def names(self, under: str = "") -> list[str]:
-        return bundle_names(self._opened().namelist(), under)
+    def names(self) -> list[str]:
+        return bundle_names(self._opened().namelist())
 
     def _opened(self) -> zipfile.ZipFile:
         if self._archive is None:
@@ -161,8 +158,7 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file with a limited size of each read, because an untrusted zip file can state any length for its list of
-    files."""
+    """A file with a limited size of each read, because an untrusted zip file can state any length."""
 
     def read(self, size: int | None = -1) -> bytes:
         piece = b""
@@ -174,8 +170,7 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in its direct subfolders. Links to folders are not followed, because they could
-    lead anywhere."""
+    """Yield the files in a folder and in its direct subfolders, without following links to folders."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path

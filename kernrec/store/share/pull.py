@@ -1,7 +1,6 @@
 """Pull bundles of rows from a place if a trusted key signed them, and check their rows like all untrusted rows.
 
-A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only a withdrawal by their signer
-removes them.
+A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only their signer can withdraw them.
 """
 
 import hashlib
@@ -68,7 +67,6 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
     """Pull new bundles and withdrawals from a place.
 
     Args:
-        place: Place to read.
         untrusted: Whether to accept bundles that are signed with unknown keys, too.
 
     Raises:
@@ -83,7 +81,6 @@ def take_new(place: Place, path: Path, keys: Collection[str] | None = None, name
     """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to read.
         path: Path of the database of pulled rows.
         keys: Public keys of the signers, or None for any signer.
         names: Names of the files in the place, if the caller has already listed them.
@@ -113,8 +110,7 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    For each unknown key, read only one bundle. Only count other bundles whose names contain the first digits of the
-    key.
+    For each unknown key, read only one bundle. Only count other bundles with the first digits of the key.
     """
     if any(map(_is_old, new)):
         report.notes.append(
@@ -148,7 +144,6 @@ def _bundles(
 
 
 def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
-    """Group bundles, in order, into batches of at most `BATCH_BYTES`. A larger bundle is a batch of its own."""
     batch: list[tuple[str, Bundle]] = []
     size = 0
     for name, bundle in bundles:
@@ -165,8 +160,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
     """Fetch a bundle from a place.
 
     Args:
-        place: Place to read.
-        name: Name of the bundle.
         folder: Private folder for fetched bundles.
 
     Raises:

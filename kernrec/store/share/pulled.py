@@ -77,7 +77,6 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
     Args:
         path: Path of the database of pulled rows, which is created if needed.
         name: Name of the withdrawal at its place.
-        withdrawal: The withdrawal.
     """
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
@@ -161,8 +160,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return (public key, number of bundles, number of measurements, licenses, first day, last day) for each signer of
-    pulled bundles."""
+    """Return (public key, bundles, measurements, licenses, first day, last day) for each signer of pulled bundles."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"

@@ -39,21 +39,16 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements of a database that a place lacks.
+    """Push measurements from a database to a place that lacks them.
 
     Args:
-        place: Place to write to.
-        database: Database to read.
-        selection: Measurements to push. Measurements that were withdrawn after an earlier push are withdrawn at the
-            place.
+        selection: Measurements to push. Withdraw pushed measurements that the database withdraws.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that receives the outgoing rows of each GPU and the number of withdrawals, and returns whether
-            to push.
+        agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
 
     Returns:
-        (number of pushed measurements, number of withdrawn measurements), or None if there was nothing to push or
-        `agree` returned False.
+        (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
 
     Raises:
         KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
@@ -87,7 +82,7 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write Parquet files with the `likeness_key` of each measurement that is at a place or was withdrawn."""
+    """Write Parquet files with the `likeness_key` of each measurement that the place has or that was withdrawn."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
         likeness = likeness_key(pulled.columns("measurement"))
@@ -121,14 +116,12 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of a place's files, for people who read the place through a web server. Return the number of
-    names.
+    """Write the list of a place's files, for readers through a web server, and return the number of names.
 
-    Two processes may write the list at the same time. Each lists the files again after writing, so the last list is
+    Two processes may write the list at the same time. Each lists the files again afterwards, so the last list is
     complete.
 
     Args:
-        place: Place to list.
         without: Names to exclude.
     """
     while True:

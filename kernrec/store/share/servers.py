@@ -109,11 +109,11 @@ class WebServer:
     def write(self, name: str, source: Path) -> None:
         raise UsageError(f"{self.title} can only be read; name the folder or bucket that its files are in")
 
-    def names(self, under: str = "") -> list[str]:
+    def names(self) -> list[str]:
         content = b"".join(self.read(INDEX, LARGEST_DOCUMENT))
         with parsing(f"{INDEX} of {self.title}", "a list of names"):
             names = listed(json.loads(content), "names", MOST_NAMES)
-            return bundle_names((name for name in names if isinstance(name, str)), under)
+            return bundle_names(name for name in names if isinstance(name, str))
 
 
 SCHEMES = ("s3", "gs", "https", "http")
@@ -203,10 +203,10 @@ class ObjectStore:
             except self._obstore.exceptions.AlreadyExistsError:
                 return
 
-    def names(self, under: str = "") -> list[str]:
+    def names(self) -> list[str]:
         with _reaching(self.title, "its files"), self._bucket():
-            pages = self._obstore.list(self._store, under.rstrip("/") or None)
-            return bundle_names((str(each["path"]) for page in pages for each in page), under)
+            pages = self._obstore.list(self._store)
+            return bundle_names(str(each["path"]) for page in pages for each in page)
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:

@@ -60,7 +60,6 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
     """Withdraw measurements in a database, and return their number.
 
     Args:
-        path: Path of the database.
         condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
         reason: Note for people who read the log.
         agree: Function that receives the selected measurements and returns whether to withdraw them.
@@ -79,11 +78,8 @@ def withdraw_there(
     """Withdraw measurements that the user pushed to a place, and return their number.
 
     Args:
-        place: Place to which the measurements were pushed.
         condition, reason, agree: See `withdraw_here`.
-        signer: Signer with the user's key.
-        own: Path of the user's database, in which to withdraw the same measurements. If None, withdraw only at the
-            place.
+        own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
         UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
@@ -116,15 +112,10 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the database of pulled rows. The caller must hold the lock
-    `working_on`.
+    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
 
     Args:
-        place: Place to write to.
         path: Path of the database of pulled rows.
-        sessions: Measurements to withdraw.
-        signer: Owner of the measurements.
-        reason: Note for people who read the log.
     """
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
@@ -142,7 +133,6 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
     Args:
         path: Path of the database of pulled rows.
         database: Database in which the measurements were withdrawn.
-        signer: Signer of the bundles.
         names: Names of the pushed bundles.
     """
     mine = (
@@ -232,9 +222,7 @@ def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> 
     """Write Parquet files with the session and the `likeness_key` of measurements, and return the files.
 
     Args:
-        database: Database to read.
         rest: SQL text after `FROM db.measurement`.
-        folder: Folder for the files.
         more: Additional columns, each preceded by a comma.
     """
     likeness = likeness_key(database.columns("measurement"))

@@ -1,7 +1,4 @@
-"""Test every library kernel in the emulator against the op's reference, and on a GPU if there is one.
-
-Other tests check the traffic of memory-bound kernels, the number of compiled variants, and that none spills.
-"""
+"""Test every library kernel in the emulator against the op's reference, and on a GPU if there is one."""
 
 from functools import cache
 from pathlib import Path

@@ -1,9 +1,5 @@
-"""Test that the library's Triton kernels are correct in the emulator, and recommended where their profiles ship.
-
-If Triton is installed, the tests compile configs and emulate whole grids on problems that divide no tile, with shared
-memory races as errors. Copies of attention_triton, layernorm_triton, matmul_triton and softmax_triton with one planted
-bug must fail.
-"""
+"""Test that the library's Triton kernels are correct in the emulator and recommended where their profiles ship, and
+that copies of attention_triton, layernorm_triton, matmul_triton and softmax_triton with one planted bug fail."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,9 +33,7 @@ def results(
     kernel: Kernel, runs: list[TritonRun], make_inputs: Any
 ) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
     """Yield (run, inputs, outputs) of each run, or the error in place of the outputs; shared memory races are errors.
-
-    Each code is compiled once. `make_inputs` returns the inputs of a problem.
-    """
+    Each code is compiled once. `make_inputs` returns the inputs of a problem."""
     jobs: dict[CompileJob, list[TritonRun]] = {}
     for sm, problem, config in runs:
         jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
@@ -55,7 +49,6 @@ def results(
 
 
 def faults(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """Return the errors and wrong results of the runs."""
     all_faults: list[str] = []
     for (_, problem, _), operands, outputs in results(kernel, runs, given_inputs):
         all_faults += [outputs] if isinstance(outputs, str) else flaws(problem, operands, outputs)
@@ -82,7 +75,6 @@ UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
 
 
 def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
-    """Return the problems of `DIMS` that a config can run."""
     every = [MATMUL.definition.problem(dtype, layout, **dims) for dims in DIMS]
     return [problem for problem in every if MATMUL.fits(config, problem, limits(sm))]
 
@@ -113,7 +105,6 @@ TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, 
 
 @cache
 def space(kernel: Kernel, dtype: str, sm: int) -> Space:
-    """Return the configs of a kernel."""
     return Space(kernel, sm, limits(sm), dtype, "row")
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kernrec.model.learn.adaptation import matern
 from kernrec.model.search import joint_posterior
-from kernrec.model.search.draws import student_draws
-from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured, student_draws
 from kernrec.model.search.regret_record import RegretRecord
 from tests.helpers.depth import few_examples
 

@@ -15,11 +15,10 @@ from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.backend import backend_of
-from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
+from kernrec.recommender.networks.compare import ComparedGpu, best_of, compare_gpus, sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
-from kernrec.recommender.networks.sweep import best_of, sweep_network
 
 DECODE = NetworkRequest("llama-3-8b-decode")
 

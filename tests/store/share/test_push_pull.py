@@ -51,7 +51,6 @@ def pushed(tmp_path_factory):
 
 @pytest.fixture
 def base(pushed, tmp_path):
-    """Return a copy of `pushed` for one test."""
     shutil.copytree(pushed, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -165,7 +164,7 @@ def test_links_pipes_and_hostile_names_are_not_followed(base, refuses):
     assert set(report.refused.values()) == {"it is not a file"}
     assert report.measurements == 0
     name = f"{GPU}/{second.name}"
-    assert bundle_names(["../secret", "/etc/passwd", f"../team/{name}", name, f"{GPU}/../{name}"], "") == [name]
+    assert bundle_names(["../secret", "/etc/passwd", f"../team/{name}", name, f"{GPU}/../{name}"]) == [name]
     shutil.move(team / GPU, base / "elsewhere")
     (team / GPU).symlink_to(base / "elsewhere")
     refuses(lambda: Person(base / "bob").pull(team))
