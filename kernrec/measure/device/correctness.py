@@ -179,7 +179,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set."""
+        """Queue copies that restore the tensors of the first set that a launch reads and overwrites."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(

@@ -38,8 +38,7 @@ _ROUNDS = 8
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""End of the SQL query that sets the order in which a table's rows are stored, keyed by table name. It lets a query
-about one problem read only a part of the log."""
+"""SQL clause for the order of a table's rows, keyed by table name. It lets queries about one problem read less."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Return the bundle with a manifest, after checking the manifest and its signature.
+    """Check the manifest of a bundle and its signature, and return the bundle.
 
     Raises:
         UsageError: The file is not a manifest, or its signature does not match.
