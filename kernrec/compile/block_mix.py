@@ -33,8 +33,7 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Extra instructions in the limit on estimated instructions, because all of a small block's may have moved
-elsewhere."""
+"""Extra instructions in the limit on estimated instructions. All instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
@@ -45,8 +44,7 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Extra instructions in the limit on actual instructions, because a block before an unrolled loop computes the
-trips."""
+"""Extra instructions in the limit on actual instructions. A block before an unrolled loop computes its trips."""
 
 
 @dataclass(frozen=True)
