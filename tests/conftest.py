@@ -2,8 +2,8 @@
 
 Property tests draw the same examples on every machine, and a slow machine fails no test. With
 `KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`, every night) they draw many new examples, and every case of every
-test runs. A failing example of the night becomes an `@example` of its test. Otherwise, one case in n of a test marked
-`every(n)` runs; each commit selects other cases. Tests neither read nor write the databases of the user who runs them.
+test runs. Otherwise, each commit selects other cases of a test marked `every(n)`. Tests neither read nor write the
+databases of the user who runs them.
 """
 
 import gc
@@ -106,7 +106,6 @@ def refuses(
 
 @pytest.fixture
 def measured_here() -> Iterator[None]:
-    """Make campaigns measure in this process."""
     from tests.helpers.rig import measuring_here
 
     with measuring_here():
@@ -124,7 +123,6 @@ def compiled_here() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def recommender() -> "Recommender":
-    """Return a recommender without a database of the user."""
     from kernrec.recommender import Recommender
 
     return Recommender([])
@@ -180,11 +178,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that is not `slow` as `fast`; with `--one-case`, choose a test's case by a hash of its name.
-
-    Only the deep profile runs tests marked `deep`. Of a test marked `every(n)`, one case in n runs; a hash of the
-    test's name and the commit chooses it. On a real GPU, all cases of tests marked `gpu` run.
-    """
+    """Mark every test that is not `slow` as `fast`. Of a test marked `every(n)`, or with `--one-case` of each test,
+    choose cases by a hash of its name and the commit. Only the deep profile runs all, and tests marked `deep`."""
     if not DEEP:
         turns: dict[str, int] = {}  # counts the cases of each test
         every_case = os.environ[ROTATION] == "all"

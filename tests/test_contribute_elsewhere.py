@@ -28,14 +28,12 @@ def _shell(command):
 
 
 def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
-    """Return the notebook's cells of one kind, with their source joined to one string."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
     assert document["nbformat"] == 4
     return [each | {"source": "".join(each["source"])} for each in document["cells"] if each["cell_type"] == kind]
 
 
 def requirements(notebook: Path) -> list[str]:
-    """Return the pip requirements that the notebook installs."""
     return [match["requirement"] for cell in cells(notebook) for match in _INSTALL.finditer(cell["source"])]
 
 
@@ -78,7 +76,6 @@ def run(command: list[str], folder: Path, **variables: str) -> str:
 
 
 def bundle_in(folder: Path) -> str:
-    """Check that an index has exactly one bundle with the right name, and return the name."""
     (file,) = folder.glob("*/*.zip")
     name = file.relative_to(folder).as_posix()
     assert bundle_name(read_bundle(place_at(file)).manifest) == name

@@ -52,7 +52,6 @@ class Imports:
         return inner or "__init__"
 
     def sub_rooms(self, room: str) -> set[str]:
-        """Return the folders directly in a package."""
         return {folder.name for folder in (ROOT / "kernrec" / room).iterdir() if (folder / "__init__.py").is_file()}
 
 
@@ -62,7 +61,6 @@ def imports():
 
 
 def levels(text: str) -> dict[str, int]:
-    """Return the level number of each name."""
     return {name: number for number, line in enumerate(text.strip().splitlines()) for name in line.split()}
 
 
@@ -157,7 +155,6 @@ NOT_NEEDED = {
 
 @cache
 def installed() -> set[str]:
-    """Return the packages of this environment, except kernrec."""
     return packages_distributions().keys() - {"kernrec"}
 
 

@@ -39,7 +39,6 @@ def vague_names(source: str) -> list[tuple[int, str]]:
 
 
 def sources(folder: str) -> dict[str, str]:
-    """Return the Python sources of a folder of the checkout, by path."""
     paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts]
     return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
 

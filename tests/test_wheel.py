@@ -1,7 +1,4 @@
-"""Test the wheel as a user gets it: installed in an empty environment, used outside the checkout.
-
-`.github/workflows/release.yml` installs and runs the wheels of the other platforms.
-"""
+"""Test the wheel as a user gets it: installed in an empty environment, used outside the checkout."""
 
 import json
 import os
@@ -20,7 +17,6 @@ from tests.helpers.paths import ROOT
 
 
 def built(folder: Path) -> Path:
-    """Return a wheel with the engine of the checkout."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=600)
     return next(folder.glob("*.whl"))
@@ -28,7 +24,6 @@ def built(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Return the wheel of the checkout."""
     return built(tmp_path_factory.mktemp("wheel"))
 
 
@@ -70,7 +65,6 @@ def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
 
 
 def requirements(wheel: Path) -> list[Requirement]:
-    """Return the requirements in the wheel's metadata, extras included."""
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     return [Requirement(line) for line in message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])]

@@ -68,11 +68,8 @@ def test_replay_collects_without_posix(tmp_path):
 
 
 def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run one command line in a folder that holds `copy.ptx`.
-
-    The process has its own folder of temporary files: it cannot lock any, so that other processes would delete them as
-    abandoned.
-    """
+    """Run one command line in a folder that holds `copy.ptx`. The process has its own folder of temporary files: it
+    cannot lock any, so other processes would delete them as abandoned."""
     (folder / "copy.ptx").write_text(COPY_PTX, encoding="utf-8")
     temporary = folder / "temporary"
     temporary.mkdir()

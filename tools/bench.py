@@ -1,7 +1,6 @@
 """Measure kernrec's time and memory: `python tools/bench.py NAME ...`. Without a name, list all benchmarks.
 
-Times are processor times, because other programs may use the machine at the same time. A command exits with status 1 if
-a result misses its aim.
+Times are processor times. A command exits with status 1 if a result misses its aim.
 """
 
 import os

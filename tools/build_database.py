@@ -1,18 +1,13 @@
 """Build the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
 
-    python tools/build_database.py                  # only what is missing or whose kernel changed
-    python tools/build_database.py --fresh          # everything
-    python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
-    python tools/build_database.py --carry main     # keep profiles of code that did not change since `main`
-    python tools/build_database.py matmul_triton    # one kernel
+    python tools/build_database.py [matmul_triton] [--fresh]  # what is missing or whose kernel changed, or everything
+    python tools/build_database.py --check 8                  # rebuild 8 profiles per kernel and compare
+    python tools/build_database.py --carry main               # keep profiles of code that did not change since `main`
 
-A profile belongs to a kernel's source hash. Therefore, a changed comment makes all profiles of the kernel stale, and
-emulating the kernel again takes over an hour. `--carry REVISION` stores the profiles of a git revision under the new
-hash. The spec must be unchanged, and g++ must preprocess the source of every variant to the same tokens.
-
-`--check` writes nothing. If a run is interrupted, its finished profiles are kept, and the next run continues. The tool
-prints a hash of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). Therefore, the check
-accepts rows that do not differ more than two runs of NVRTC do, and fails on any other difference.
+A changed comment changes a kernel's hash, and emulating the kernel again takes over an hour. `--carry REVISION` stores
+the profiles of a git revision under the new hash, if the spec and the preprocessed source of each variant are equal.
+After an interruption, the next run continues. `--check` accepts rows that differ like two runs of NVRTC
+(`tools/profile_files.py`).
 """
 
 import argparse

@@ -2,19 +2,15 @@
 
     python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
 
-Only rows whose license allows it ship: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators
-of PyTorch that were recorded for NeuSight (MIT). The tool excludes the following rows and counts them in
-`contents.json`:
+Rows ship if their license allows it: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators of
+PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the excluded rows:
 
-- recordings that are excluded from training, too (`tools/evidence/recordings/files.py`);
-- rows more than 5 % faster than the GPU can move their compulsory bytes or do their arithmetic
-  (`kernrec.model.baselines.operating_point`), and powers more than 5 % above the power limit (a power that is less
-  above the limit is replaced by the limit);
-- rows of superseded backend versions of matmuls, if the newest version was recorded;
-- rows whose shape is not a valid problem, and all but a backend's fastest kernel for a problem.
+- recordings that are excluded from training (`tools/evidence/recordings/files.py`);
+- rows more than 5 % faster than physics allows (`kernrec.model.baselines.operating_point`), and powers more than 5 %
+  above the power limit (a smaller excess is cut off);
+- superseded backend versions of matmuls, invalid shapes, and all but a backend's fastest kernel for a problem.
 
-Times are rounded to four digits, which is a twentieth of the difference between repeats, and powers to 0.1 W. Each row
-has an interval (`tools/evidence/recordings/spread.py`).
+Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`tools/evidence/recordings/spread.py`).
 """
 
 import argparse

@@ -1,10 +1,7 @@
 """Generate the pages of the documentation's reference from the code, whenever the site is built.
 
-    mkdocs build --strict
-
-This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages under `reference/`, which are not
-stored as files. Each page is a function that returns Markdown, so tests can read it without MkDocs.
-`tools/reference.toml` explains keys of `kernel.toml`, environment variables and fields of JSON answers;
+This hook of MkDocs (`hooks` in mkdocs.yml) adds pages under `reference/`. Each page is a function that returns
+Markdown. `tools/reference.toml` explains keys of `kernel.toml`, environment variables and fields of JSON answers;
 `tests/docs/test_reference.py` fails if an entry is missing or outdated.
 """
 

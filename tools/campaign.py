@@ -3,18 +3,10 @@
     bash tools/fetch_wheels.sh                                     # on this machine, once
     python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # on the other machine, repeatedly
 
-Each session installs packages from `wheels/`, loads the results of earlier sessions, and measures what is missing until
-its time is over. It writes these files to the folder `--out`:
-
-    doctor.json        probe of the GPU
-    gpu-tests.txt      output of the tests that need a GPU (with `--tests`)
-    campaign.duckdb    all measurements so far; `kernrec db merge` adds them to a database, `db export` shares them
-    campaign.log       actions with times
-    *.journal.sqlite   rows that the database could not store, if there are any
-
-There are three plans. `broad` screens the configs of all standard problems that are predicted to be best. `truth`
-measures large random samples of a few problems for evaluation. `deep` measures the problems of `broad` at normal
-effort.
+Each session measures what is missing until its time is over, and writes to the folder `--out`: `doctor.json`,
+`gpu-tests.txt` (with `--tests`), `campaign.log`, and `campaign.duckdb` with all measurements so far (with a journal of
+rows that the database could not store). `broad` screens the best predicted configs of all standard problems, `deep`
+measures these problems at normal effort, and `truth` measures large random samples of a few problems for evaluation.
 """
 
 import argparse

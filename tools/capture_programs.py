@@ -2,11 +2,9 @@
 
     python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
-capture_programs.csv lists the programs, with small arguments so that each run ends within seconds. The suites are not
-part of kernrec: fetch their repositories first. The result of a program is right if it exits with status 0 and prints
-that its own check passed. For programs that print no such message, the exit status is enough. With `--analyze`, the
-tool instead counts how many of the launches that earlier runs wrote to the folder `--calls` can be analyzed without
-changes.
+capture_programs.csv lists the programs, with arguments for short runs. Fetch the suites' repositories first. A result
+is right if the program exits with status 0 and prints that its own check passed, if it prints such a message. With
+`--analyze`, count how many of the launches in the folder `--calls` can be analyzed without changes.
 """
 
 import argparse

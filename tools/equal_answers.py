@@ -4,15 +4,12 @@
     python tools/equal_answers.py --release 0.2.0 [--queries 10000]
     python tools/equal_answers.py --pinned [--update]
 
-`--release` compares with the commit of a release, which it finds in git's history. `tools/changed_answers.toml` lists
-intended differences since a release, which do not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which
-contains queries of many kinds with their answers. After an intended change of answers, `--update` writes this file
-again.
+`--release` compares with a release's commit, except for the differences in `tools/changed_answers.toml`. `--pinned`
+compares with the answers in `tools/pinned_answers.json.gz`, which `--update` writes again after an intended change.
 
-Each checkout runs in a separate process (with its `.venv` if it has one), with its own cache and without user
-databases. A query is one shape, whose `as_dict()` is compared, or several shapes for `recommend_many`. The comparison
-covers every recommendation, number, note and error. Two numbers count as equal if their relative difference is at most
-1e-12. The exit status is 1 if an answer differs.
+Each checkout runs in a separate process (with its `.venv` if it has one), without user databases. The comparison covers
+every recommendation, number, note and error; numbers may differ by a relative 1e-12. The exit status is 1 if an answer
+differs.
 """
 
 import argparse

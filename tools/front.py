@@ -1,7 +1,5 @@
-"""Command line of `tools/bench.py` and `tools/evidence`. Each module with a function `run` is a command.
-
-The options of a command are the parameters of its function `run`, which returns an exit status or None.
-"""
+"""Command line of `tools/bench.py` and `tools/evidence`. Each module with a function `run` is a command; the parameters
+of `run` are its options."""
 
 import ast
 import functools

@@ -2,8 +2,7 @@
 
     python tools/list_engine_files.py vllm-0.33.0-....whl sglang-0.5.23-....whl
 
-The tool adds the releases to a table. The table contains only the names of the files for NVIDIA GPUs and the date of
-the newest file in each wheel, not the files' contents. Releases that are already in the table are kept.
+The tool adds to a table the names of the files for NVIDIA GPUs, and the date of the newest file in each wheel.
 """
 
 import json

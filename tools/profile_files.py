@@ -1,8 +1,7 @@
 """Read, write, hash and compare the profiles that ship with kernrec.
 
-NVRTC is not quite deterministic: it arranges some code differently in each process. With NVRTC 13.5, the counts of
-arithmetic, global memory accesses and barriers were always equal. Up to 2 % of the other instructions, mostly before
-the main loop, and up to 19 registers differed, with a spill of a few bytes.
+NVRTC arranges some code differently in each process. With NVRTC 13.5, counts of arithmetic, global memory accesses and
+barriers were always equal; up to 2 % of the other instructions and up to 19 registers differed.
 """
 
 import json
@@ -32,13 +31,8 @@ def read_profile_rows(path: Path) -> list[ProfileRow]:
 
 
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write rows to a Parquet file, sorted. The file is replaced atomically.
-
-    The same rows in another order give the same content hash and, with the same version of DuckDB, the same bytes.
-
-    Raises:
-        UsageError: Two rows have the same launch, variant and architecture.
-    """
+    """Write rows to a Parquet file, sorted, which is replaced atomically. Raises `UsageError` if two rows have the same
+    launch, variant and architecture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
         migrate(connection, 0)

@@ -1,9 +1,8 @@
 """Draw random queries over all ops, kernels, GPUs, data types, layouts, objectives, bounds and operating points.
 
-A query consists of plain values, so that `tools/equal_answers.py` can pass it to another process. Queries are grouped
-by GPU. There are several queries of each kind (GPU, op or kernel, data type, layout), because building the static
-tables of a kind takes longer than an answer. Most queries have an answer: kernels list what they support, and a kind
-with an op is drawn only if a typical shape has an answer. Some shapes come from recorded rows.
+Queries are plain values for other processes, grouped by GPU. There are several of each kind (GPU, op or kernel, data
+type, layout), because building a kind's static tables takes longer than an answer. Most queries have an answer, and
+some shapes come from recorded rows.
 """
 
 import random

@@ -57,11 +57,10 @@ def train(wanted: TrainOptions) -> None:
 
 
 def _train(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
-    from kernrec.training.boosting import TrainingSettings
     from kernrec.training.train_op_models import train_op_models
 
     with Steps("reading measurements") as steps:
-        models, notes = train_op_models(measurements, None, TrainingSettings(), steps.step)
+        models, notes = train_op_models(measurements, steps.step)
     print_notes(notes)
     return [{**vars(model), "path": str(model.path)} for model in models]
 
@@ -99,11 +98,10 @@ def evaluate(wanted: EvaluateOptions) -> None:
     without this data.
     """
 
-    from kernrec.training.boosting import TrainingSettings
     from kernrec.training.evaluate_models import evaluate as run_evaluation
 
     request, split = wanted.measured.measurements, wanted.split
-    evaluation = run_evaluation(request, split, TrainingSettings(), progress=lambda text: print_notes([text]))
+    evaluation = run_evaluation(request, split, lambda text: print_notes([text]))
     if wanted.as_json:
         scores = [asdict(score) for score in evaluation.scores]
         print_json(_nan_as_null({"split": split, "parts": evaluation.parts, "scores": scores}))

@@ -33,8 +33,7 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Extra instructions in the limit on estimated instructions, because all of a small block's may have moved
-elsewhere."""
+"""Extra instructions in the limit on estimated instructions. All instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
@@ -45,8 +44,7 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Extra instructions in the limit on actual instructions, because a block before an unrolled loop computes the
-trips."""
+"""Extra instructions in the limit on actual instructions. A block before an unrolled loop computes its trips."""
 
 
 @dataclass(frozen=True)
@@ -156,24 +154,23 @@ class _Matching:
             actual, few = sum(issue[index].values()), sum(estimate.values())
             near = few <= _NEAR * actual + _FEW and actual <= _MOST * few + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
-            matched.append(same and index not in called and _agree(moved[index], _bytes_of(block)))
+            stated = _bytes_of(block)
+            matched.append(same and index not in called and abs(moved[index] - stated) <= _TOLERANCE * stated)
             if not matched[-1]:
                 issue[index] = {name: float(count) for name, count in estimate.items()}
         return BlockMix(issue, matched)
 
     def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
         name = machine_class(ins)
-        if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
+        modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
+        if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
             return  # Skip padding, and spills, whose costs are computed from the kernel's resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
 
-    def _modifiers(self, line: int) -> tuple[str, ...]:
-        return self.ptx[line].modifiers if line in self.ptx else ()
-
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block for which a machine instruction counts whose PTX line is in `block`."""
+        """Return the basic block that is charged for a machine instruction with a PTX line in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The instruction moved into a loop.
@@ -314,7 +311,3 @@ def _bytes_of(block: BasicBlock) -> float:
         if _moves_bytes(ins):
             total += size_of(ins.modifiers[-1]) * next((widths[m] for m in ins.modifiers if m in widths), 1)
     return float(total)
-
-
-def _agree(actual: float, stated: float) -> bool:
-    return abs(actual - stated) <= _TOLERANCE * stated

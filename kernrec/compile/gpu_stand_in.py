@@ -109,7 +109,8 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
                 stack.enter_context(replaced(owner, name, value))
         guards = getattr(torch._C, "_dynamo", None)
         if guards is not None:  # TorchInductor's code allocates memory with this function.
-            stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", _empty_strided(torch)))
+            empty = lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)  # noqa: E731
+            stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", empty))
         stack.enter_context(mode())
         yield
 
@@ -296,10 +297,6 @@ def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., 
         return register(self, op_name, fn, dispatch_key, **options)
 
     return impl
-
-
-def _empty_strided(torch: Any) -> Callable[..., Any]:
-    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
 
 
 def _mode(torch: Any) -> Any:

@@ -258,7 +258,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time (outside Linux: elapsed time) of a process in seconds. Infinity: it has ended."""
+    """Return a process's processor time in seconds (outside Linux: elapsed time), or infinity after its end."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:

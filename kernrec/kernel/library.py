@@ -64,16 +64,12 @@ def all_kernels() -> tuple[Kernel, ...]:
     return tuple(_of_op("", False, None, None))
 
 
-def _in_triton(name: str) -> bool:
-    return "triton" in (_spec(name) or {})
-
-
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
     """Return the kernels of an op (empty: any op) whose specs list the dtype and layout and allow `sm`."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
-    return [_load(name) for name in names if _in_triton(name) == in_triton]
+    return [_load(name) for name in names if ("triton" in (_spec(name) or {})) == in_triton]
 
 
 def triton_kernels(

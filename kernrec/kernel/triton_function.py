@@ -46,7 +46,7 @@ class TritonDescriptor:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Elements between neighboring elements along each axis."""
+    """Distance in elements between neighbors along each axis."""
     block: tuple[Expression, ...]
     """Elements along each axis that one copy moves."""
     fill_nan: bool

@@ -120,7 +120,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and return the result with their number or with the error."""
+    """Move the journal's remaining rows to the database, and add their number, or the error, to the result."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)

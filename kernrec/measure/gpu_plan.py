@@ -128,7 +128,7 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one that measures energies to the next. Odd, because survey and refinement alternate."""
+"""Interval, in visits, at which energies are measured. It is odd, because survey and refinement alternate."""
 
 
 class GpuPlan(Chooser):

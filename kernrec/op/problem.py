@@ -95,7 +95,7 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """Shipped workload that is used without a shape."""
+    """Shipped workload for requests without a shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
     """Returns the shape of each tensor, inputs first, for dimensions and layout."""
     flops: Callable[[Names], int]

@@ -61,7 +61,7 @@ class Layer:
     items: str = ""
     """Dimension that counts independent items, or empty for the op's `items_dimension`."""
     parts: int = 1
-    """Passes into which each occurrence is split, which share their weights. `count` counts all passes."""
+    """Number of passes, with shared weights, into which each occurrence is split. `count` counts all passes."""
     alone: bool = False
     """Whether the layer is an independent problem that shares no tensors and has no weights."""
 
@@ -81,7 +81,7 @@ class Workload:
     batch: int = 1
     """Items, such as images or sequences, per pass."""
     tp: int = 1
-    """Number of tensor-parallel GPUs, one of which `layers` describes."""
+    """Number of tensor-parallel GPUs. `layers` is the work of one of them."""
     unknown: tuple[str, ...] = ()
     """One line for each layer whose op kernrec does not support."""
     embedding: int = 0

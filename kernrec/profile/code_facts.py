@@ -13,7 +13,7 @@ from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Immediate, Register
-from kernrec.ptx.ir.program import Function, Module, Variable
+from kernrec.ptx.ir.program import Function, Module
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
@@ -138,7 +138,7 @@ class CodeFacts:
     """Buffers of indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Constant by which the code multiplies the block's position along each axis, the extent of its tile, or 0."""
+    """Extent of a block's tile along each axis: the constant by which the code multiplies its position, or 0."""
     variables: tuple[DeviceVariable, ...] = ()
 
 
@@ -150,7 +150,8 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
-    shared = [v for v in _variables(module, function) if v.space == "shared"]
+    variables = [v for v in module.variables.values() if v.name in function.symbols]
+    shared = [v for v in (*variables, *function.variables.values()) if v.space == "shared"]
     most = function.directives.get("maxntid")
     required = function.directives.get("reqntid")
     return CodeFacts(
@@ -167,10 +168,6 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
         _tiles(function),
         device_variables(module, entry, source),
     )
-
-
-def _variables(module: Module, function: Function) -> list[Variable]:
-    return [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
 
 
 def _tiles(function: Function) -> tuple[int, int, int]:

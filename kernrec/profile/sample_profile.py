@@ -239,9 +239,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    for weight in dict.fromkeys(
-        ends.values()
-    ):  # Save time by running blocks together that represent equally many blocks.
+    # To save time, run blocks together that represent equally many blocks.
+    for weight in dict.fromkeys(ends.values()):
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
@@ -278,7 +277,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
         # Scale the accesses of the middle block to the average block.
         share = mean / max(middle["issue"], 1.0)
-        extra |= {m: value * share for m, value in extra.items() if _is_touched(m)}
+        touched = [m for m in extra if m.startswith("touch.") and m.endswith((".read", ".write"))]
+        extra |= {metric: extra[metric] * share for metric in touched}
     if len(stretches) > 1:
         for number, stretch in enumerate(stretches):
             extra |= {f"stretch.{number}.{name}": count / busy for name, count in stretch.items()}
@@ -325,10 +325,6 @@ def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
     return runs / max(sum(len(block.instructions) for block in crowded), 1)
-
-
-def _is_touched(metric: str) -> bool:
-    return metric.startswith("touch.") and metric.endswith((".read", ".write"))
 
 
 def _most_read(touched: Mapping[str, float]) -> list[str]:

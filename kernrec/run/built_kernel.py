@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import KernrecError, unknown
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
-from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
+from kernrec.run.arrays import ArrayFacts, Expected, Reader, check, loaded_readers, stream_address, view_of
 from kernrec.run.driver import Driver
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
 from kernrec.run.shapes import Shapes, Target, Variant
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_CALLS = 4096
 """Maximum number of prepared calls to keep. If there are more, all of them are dropped."""
+_MOST_FLOPS = 4e9
+"""Maximum number of floating-point operations to emulate."""
 
 
 class BuiltKernel:
@@ -138,10 +140,9 @@ class BuiltKernel:
         """
         from kernrec.profile.emulated_launch import emulate_config
         from kernrec.ptx import parse
-        from kernrec.run.emulated import host_tensors
 
         shapes, sm = self.target.shapes, self.target.gpu.sm
-        problem, tensors = host_tensors(shapes, by_name(shapes.inputs, arrays, named))
+        problem, tensors = _host_tensors(shapes, by_name(shapes.inputs, arrays, named))
         variant = self.target.variant(problem)
         module = parse(variant.compiled(problem, sm).ptx)
         kernel, config = variant.kernel, variant.config
@@ -150,11 +151,8 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into.
-
-        Raises:
-            KernrecError: PyTorch is not installed.
-        """
+        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into. Raise `KernrecError` if
+        PyTorch is not installed."""
         try:
             import torch  # noqa: F401
         except ImportError:
@@ -257,6 +255,33 @@ def _working_on(array: Any, stream: int) -> Any:
     import cupy
 
     return cupy.cuda.ExternalStream(stream)
+
+
+def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict[str, np.ndarray]]":
+    """Return (problem, its tensors keyed by name) for NumPy arrays. The output tensor is zero."""
+    import numpy as np
+
+    from kernrec.profile.tensor_values import ELEMENTS
+
+    for name, array in zip(shapes.inputs, arrays, strict=True):
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"{name} is a {type(array).__name__}; emulate() takes NumPy arrays")
+    problem = shapes.read([array.shape for array in arrays])
+    if problem.flops > _MOST_FLOPS:
+        raise UsageError(
+            f"{problem.key} has {problem.flops:.2g} floating-point operations; at most {_MOST_FLOPS:.2g} are emulated:"
+            " give smaller arrays"
+        )
+    tensors = {}
+    for name, array in zip(shapes.inputs, arrays, strict=True):
+        tensor = problem.tensors[name]
+        strides = tuple(step // array.itemsize for step in array.strides)
+        facts = ArrayFacts(array.shape, strides, array.dtype.name, -1, 0)
+        check(facts, Expected(name, tensor.shape, tensor.dtype, tensor.bytes), -1)
+        tensors[name] = array.view(ELEMENTS[tensor.dtype])
+    output = problem.tensors[shapes.output]
+    tensors[shapes.output] = np.zeros(output.shape, ELEMENTS[output.dtype])
+    return problem, tensors
 
 
 def build_kernel(

@@ -24,11 +24,10 @@ LEAST_CONFIGS = 3
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 
 
-def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
+def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
     """Return an SQL query for the rows of the table `gpu_scale`, based on the view `sourced_rows`.
 
     Args:
-        part: SQL condition on the rows to use.
         contributors: Minimum number of contributors who measured an item.
     """
     same = (
@@ -39,7 +38,7 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
         WITH compared AS MATERIALIZED (
             SELECT gpu, hash({same}) AS item, contributor, coalesce(device_uuid_hash, '') AS board,
                    ln(latency_s) AS latency, ln(energy_j) AS energy
-            FROM sourced_rows WHERE {part}
+            FROM sourced_rows WHERE {_RAN_WELL}
         ), several AS MATERIALIZED (
             SELECT gpu, item FROM compared GROUP BY gpu, item HAVING min(contributor) <> max(contributor)
         ), by_board AS MATERIALIZED (
@@ -73,7 +72,7 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 def scale_statements() -> list[str]:
     """Return the SQL statements that estimate the GPUs' scales again after a change of other people's rows."""
-    scales = f"FROM ({scales_query(_RAN_WELL)})"
+    scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
@@ -89,10 +88,7 @@ def scales_among_few() -> str:
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
         for name in ("latency_scale", "energy_scale")
     ]
-    return (
-        f"(SELECT gpu, contributor, board, {', '.join(scales)}"
-        f" FROM ({scales_query(_RAN_WELL, contributors=2)})) AS gpu_scale"
-    )
+    return f"(SELECT gpu, contributor, board, {', '.join(scales)} FROM ({scales_query(contributors=2)})) AS gpu_scale"
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:

@@ -67,15 +67,10 @@ class CalibrationFit:
     """One sentence on the effect on each quantity (latency and energy)."""
 
 
-def calibrate_analytical(
-    request: MeasurementRequest, folder: Path | None = None
-) -> tuple[Path, list[CalibrationFit], list[str]]:
+def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[CalibrationFit], list[str]]:
     """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`.
 
     An earlier calibration is removed if the new one does not help. Calibrations of other architectures do not change.
-
-    Args:
-        folder: folder of the calibration file, by default `models` beside the first database.
 
     Returns:
         Path of the calibration file, results of fitted architectures, and notes for the user.
@@ -88,7 +83,7 @@ def calibrate_analytical(
     require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Fit relative to the uncalibrated coefficients.
     measurements = load_measurements(request, calibrated=False)
-    folder = folder or measurements.models_folder
+    folder = measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
     notes = list(measurements.notes)
     try:

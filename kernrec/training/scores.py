@@ -26,17 +26,14 @@ def efficiency_at(measured: Array, order: Array, k: int) -> float:
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
-def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the top recommendation exceeds the best cost by at most the fraction `near`."""
-    return bool(measured[order[0]] <= measured.min() * (1.0 + near))
+def hit(measured: Array, order: Array) -> bool:
+    """Return whether the top recommendation exceeds the best cost by at most the fraction `NEAR`."""
+    return bool(measured[order[0]] <= measured.min() * (1.0 + NEAR))
 
 
-def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """Return the fraction of configs after the first good one in the recommended order, which need not be measured.
-
-    A config is good if its cost exceeds the best cost by at most the fraction `near`.
-    """
-    first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
+def reduction(measured: Array, order: Array) -> float:
+    """Return the fraction of configs after the first good one (see `NEAR`) in the recommended order."""
+    first = int(np.argmax(measured[order] <= measured.min() * (1.0 + NEAR)))
     return 1.0 - (first + 1) / len(measured)
 
 
@@ -97,7 +94,7 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
-def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
+def expected_random(measured: Array, k: int) -> tuple[float, float]:
     """Return the expected `efficiency_at` (with `k`) and `reduction` for a random order.
 
     If n configs are sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1)
@@ -111,7 +108,7 @@ def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float,
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())
-    good = int((ascending <= ascending[0] * (1.0 + near)).sum())
+    good = int((ascending <= ascending[0] * (1.0 + NEAR)).sum())
     return efficiency, 1.0 - (n + 1) / (good + 1) / n
 
 

@@ -192,7 +192,7 @@ def _shape_predictions(
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of predicted differences between configs that also holds on a held-out GPU.
+    """Return the fraction of the predicted differences between configs that carries over to a held-out GPU.
 
     `unit` is the index of each row's GPU. `predicted` comes from trees trained without that GPU.
     """

@@ -9,7 +9,6 @@ from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, groups_needed
 from kernrec.model.learn.model import Model
 from kernrec.model.learn.model_file import save
-from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
 from kernrec.training.train_model import train
@@ -29,15 +28,11 @@ class StoredModel:
 
 
 def train_op_models(
-    request: MeasurementRequest,
-    folder: Path | None = None,
-    settings: TrainingSettings | None = None,
-    progress: Callable[[str, float, float], None] = lambda *_: None,
+    request: MeasurementRequest, progress: Callable[[str, float, float], None] = lambda *_: None
 ) -> tuple[list[StoredModel], list[str]]:
     """Train and store a model for each op that has measurements.
 
     Args:
-        folder: folder for the models, by default `models` beside the first database.
         progress: function that receives a sentence before each op, with the number of trained rows so far and of all
             rows.
 
@@ -53,7 +48,6 @@ def train_op_models(
     kernel = request.kernel
     if kernel is not None and (shared := sorted({group.op for group in measurements.groups} - {kernel})):
         raise UsageError(f"{kernel} implements {shared[0]}, whose kernels share a model: train --op {shared[0]}")
-    folder = folder or measurements.models_folder
     notes = list(measurements.notes)
     models: list[StoredModel] = []
     too_few: list[str] = []
@@ -64,11 +58,11 @@ def train_op_models(
         progress(f"training {name} on {len(data)} measured configs", rows_before, rows)
         rows_before += len(data)
         try:
-            model = train(data, settings)
+            model = train(data)
         except UsageError as error:
             too_few.append(f"{name}: {error}")
             continue
-        path = save(model, folder, name, provenance(data, measurements))
+        path = save(model, measurements.models_folder, name, provenance(data, measurements))
         notes += _notes(name, data)
         models.append(StoredModel(name, path, len(data), dict(model.scores) | _stated_intervals(model)))
     if not models:

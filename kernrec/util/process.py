@@ -164,7 +164,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Permanently deny this thread TCP and access to all files except some.
+    """Permanently deny this thread TCP connections, and access to all files but some.
 
     Args:
         readable: files and folders with content that stay readable.

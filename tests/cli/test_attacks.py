@@ -32,7 +32,6 @@ def untrusted(tmp_path):
 
 @pytest.fixture
 def user(tmp_path):
-    """Return a user who measured three configs."""
     person = Person(tmp_path / "user")
     person.measure(measurements("mine", 3))
     return person
@@ -70,7 +69,6 @@ def test_models_path_that_is_not_a_folder_adds_a_note(user):
 
 
 def notes_of_recommend(user):
-    """Run a query on the user's database, and return the lines on standard error."""
     done = ask(user, "recommend", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64", "--db", user.database)
     assert done.returncode == 0, done
     return done.stderr.splitlines()

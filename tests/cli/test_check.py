@@ -28,7 +28,6 @@ def scale(tmp_path):
 
 @pytest.fixture
 def source(nvrtc, tmp_path):
-    """Return the path of a CUDA file to write."""
     return tmp_path / "scale.cu"
 
 

@@ -32,7 +32,6 @@ def ray_cluster(tmp_path_factory):
 
 @pytest.fixture
 def cluster(ray_cluster):
-    """Yield the Ray cluster, and afterwards remove the nodes that the test added."""
     yield ray_cluster
     for node in list(ray_cluster.worker_nodes):
         ray_cluster.remove_node(node, allow_graceful=False)

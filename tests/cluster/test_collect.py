@@ -23,7 +23,6 @@ CONFIGS = 30
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
-    """End a block after a few rows."""
     monkeypatch.setattr(device_session, "_FIRST_S", 0.1)
     monkeypatch.setattr(device_session, "_SHARE", 0.0)
 

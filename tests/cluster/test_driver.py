@@ -60,7 +60,6 @@ class Scripted:
         return new
 
     def call(self, gpu: str, method: str, *arguments: object) -> None:
-        """See `RayCluster.call`."""
         if method == "measure":
             with sqlite3.connect(self.journal) as reader:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
@@ -219,7 +218,6 @@ def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
     times: Counter[tuple[str, int]] = Counter()
 
     def begin(gpu: str) -> bool:
-        """Give a lost or new visit to a GPU; return whether there was any."""
         visit = lost.pop(0) if lost else shared.next(gpu, gpus)
         if visit is not None:
             under_way[gpu] = visit

@@ -115,7 +115,6 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
 
 
 def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
-    """Wait for an event file, and return its content."""
     while not event.exists():
         assert process.poll() is None, f"the driver ended before {event.name}"
         time.sleep(0.01)

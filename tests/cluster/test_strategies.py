@@ -39,7 +39,6 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 
 
 def times(rows: list[dict[str, object]]) -> Counter[tuple[object, ...]]:
-    """Count the measurements of each config in each tier, in closed blocks."""
     return Counter((row["problem_id"], row["config_id"], row["tier"]) for row in rows if not row["block_open"])
 
 

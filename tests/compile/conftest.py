@@ -32,7 +32,6 @@ def cache(tmp_path):
 
 @pytest.fixture
 def saxpy():
-    """Return the source of a small kernel that needs the macro `SCALE`."""
     return SAXPY
 
 

@@ -14,7 +14,6 @@ if torch.cuda.is_available():
 
 @pytest.fixture
 def x():
-    """Return a tensor on the simulated H100."""
     with torch_without_gpu(find_gpu("h100")):
         yield torch.arange(4.0, device="cuda")
 

@@ -162,6 +162,5 @@ def test_launched_kernel_compiles_to_the_same_code(nvrtc, file, name):
 
 
 def body(ptx: str, name: str) -> str:
-    """Return the PTX of one kernel with labels that do not depend on the kernels before it."""
     start = ptx.index(f".entry {name}(")
     return re.sub(r"\$L__BB\d+_", "$L__BB_", ptx[start : ptx.index("\n}", start)])

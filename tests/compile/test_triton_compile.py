@@ -21,7 +21,6 @@ KERNELS = ROOT / "tests" / "triton" / "tuned_kernels.py"
 
 
 def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm: int) -> CompileJob:
-    """Return the job that compiles a function with one config."""
     kernel, _ = kernel_of_triton(TritonCall(KERNELS, function, arguments, [1], [config]))
     return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
 

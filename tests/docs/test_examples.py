@@ -91,7 +91,6 @@ def test_every_code_block_states_its_language(page):
 
 
 def _lacks_extra(block: Block) -> bool:
-    """Return whether the block needs a package that is not installed, such as CuPy on macOS."""
     needs = {".cu": "cupy", "kernrec train": "xgboost", "kernrec evaluate": "xgboost", "kernrec explore": "bokeh"}
     return any(text in block.code and importlib.util.find_spec(name) is None for text, name in needs.items())
 
@@ -127,11 +126,9 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
-    """Run a command, and return its standard output followed by its standard error.
-
-    README commands and commands that need a shell run in a separate process. Other commands run in this one, without
-    worker processes; a shell runs only the pipe or redirection at their end.
-    """
+    """Run a command, and return its standard output followed by its standard error. README commands and commands that
+    need a shell run in a separate process, others in this one without worker processes, except a pipe or redirection at
+    their end."""
     arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)

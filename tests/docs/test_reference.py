@@ -212,7 +212,6 @@ def test_every_column_head_is_explained():
 
 
 def _outcomes() -> Iterable[str]:
-    """Yield the values that the database schema allows for tiers and outcomes."""
     sql = "".join(step.sql for step in migrations())
     for allowed in re.findall(r"(?:tier|outcome) IN \(([^)]*)\)", sql):
         yield from re.findall(r"'(\w+)'", allowed)

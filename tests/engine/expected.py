@@ -1,7 +1,5 @@
 """Digests of the engine's results in `expected.json`, recorded when they equaled those of the former NumPy interpreter.
-
-With KERNREC_UPDATE_EXPECTED=1, tests record their results instead of comparing them.
-"""
+With KERNREC_UPDATE_EXPECTED=1, tests record their results instead of comparing them."""
 
 import hashlib
 import json
@@ -19,7 +17,6 @@ FILE = Path(__file__).parent / "expected.json"
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the recorded results by case name."""
     recorded: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     return recorded
 

@@ -1,7 +1,5 @@
 """Test that each instruction in `expected.json` gives the recorded results for random operands, edge values and masks.
-
-Approximate transcendental functions depend on the C library, so their results are compared with NumPy's.
-"""
+Approximate transcendental functions depend on the C library, so they are compared with NumPy's."""
 
 from typing import Any
 

@@ -124,7 +124,6 @@ def _random(chance: random.Random, whole: bool, depth: int = 0) -> tuple[Any, ..
 
 
 def program(chance: random.Random, whole: bool) -> str:
-    """Return a program of random statements."""
     text = Text()
     for _ in range(chance.randrange(2, 9)):
         text.add(_random(chance, whole))

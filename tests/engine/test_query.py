@@ -1,8 +1,5 @@
-"""Test that the engine's query functions give the values of release 0.1.0 and reject invalid arguments.
-
-The expected backend predictions come from the engine, with the models of 29 November 2026. The power limits of the H200
-have its voltage curve of that day.
-"""
+"""Test that the engine's query functions give the values of release 0.1.0 and reject invalid arguments. Backend
+predictions and the H200's power limits are those of 29 November 2026."""
 
 import json
 import os

@@ -2,13 +2,10 @@
 
     python -m tests.fuzz [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
 
-`TMPDIR=/dev/shm` halves the time of small cases.
-
-A case fails if the reader raises anything except a one-line kernrec error, takes more than 10 s or 512 MB, starts a
-program, opens a connection, writes outside the case's folder, or leaves temporary files behind. A forked process reads
-one case after another. kernrec reads some formats in a separate process and prints one line if DuckDB crashes that
-process or its CPU time runs out. Such cases count as `ended`, not as failed. The undamaged samples come first, and
-reading them must succeed. The output is a row per format, and the exit status is 1 if a case failed. `--keep` stores
+`TMPDIR=/dev/shm` halves the time of small cases. A case fails if the reader raises anything except a one-line kernrec
+error, takes more than 10 s or 512 MB, starts a program, opens a connection, writes outside the case's folder, or leaves
+temporary files behind. Cases count as `ended` if kernrec's separate reader process crashes or its CPU time runs out.
+The undamaged samples come first, and reading them must succeed. The exit status is 1 if a case failed; `--keep` stores
 failing inputs.
 """
 
@@ -176,7 +173,6 @@ def _limited() -> Iterator[None]:
 
 
 def _emptied(*folders: Path, but: str = "") -> list[str]:
-    """Delete everything in the folders except files named `but`; return the deleted paths."""
     left = [path for folder in folders for path in folder.iterdir() if path.name != but]
     for path in left:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -278,7 +278,6 @@ def _bundled(work: Path) -> Iterator[Format]:
     yield Format("bundle-zip", "case.zip", ((work / "bundle.zip").read_bytes(),), imported, damage.binary, apart=True)
 
     def within(path: Path) -> None:
-        """Import the bundle with the case in place of the file with the same name."""
         (bundle := path.parent / "bundle").mkdir()
         shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
         shutil.copyfile(path, bundle / path.name)
@@ -333,7 +332,6 @@ def _learned(work: Path) -> Iterator[Format]:
     trees = about["heads"]["latency"]["file"]
 
     def trees_loaded(path: Path) -> None:
-        """Load a model with the case as its trees and a matching model card."""
         about["heads"]["latency"] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         (path.parent / card.name).write_text(json.dumps(about))
         loaded(path)
@@ -346,12 +344,10 @@ def _learned(work: Path) -> Iterator[Format]:
 
 @cache
 def _empty() -> Database:
-    """Return the in-memory database that all cases share."""
     return Database.memory()
 
 
 def _emptied() -> Database:
-    """Return the shared in-memory database after deleting all its rows."""
     _empty().change(f"DELETE FROM db.{table}" for table, count in _empty().counts().items() if count)
     return _empty()
 
@@ -375,7 +371,6 @@ def _asked(path: Path) -> None:
 
 
 def _asked_answers(path: Path) -> list[tuple[object, ...]]:
-    """Return the costs of the configs that a file holds for the sample's problem."""
     with Database.open(path) as database:
         rows = database.measured(GPU, [KERNEL], find_op("matmul").problem(m=64, n=32, k=16).key)
     return sorted((json.dumps(row.config), row.latency_s, row.energy_j, row.sessions) for row in rows)

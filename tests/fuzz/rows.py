@@ -2,17 +2,16 @@
 
     python -m tests.fuzz.rows [--rows 1000000] [--batch 10000] [--seed 1] [--keep FOLDER]
 
-Each row is a measurement with its config and problem, in which one to three columns have hostile values: numbers at
-or beyond the bounds of their columns, impossible times, energies and dates, invalid tunables and problems, sessions,
-blocks and GPUs of other users, control characters, SQL statements and paths. Each batch is tested in four ways:
+One to three columns of each row have hostile values: numbers at or beyond their bounds, impossible times, energies and
+dates, invalid tunables and problems, rows of other users, control characters, SQL and paths. Tests of each batch:
 
     faults     the checks decide which rows are refused; a bundle of the other rows must be accepted
     whole      a bundle of the whole batch must be refused in one line if any row is refused
     alone      a few refused rows, each in a separate bundle, must be refused in one line
     answers    the owner's measurements must give the same answers, and none of the owner's configs may fail
 
-At the end, commands query the database with all accepted rows, and none may fail with a traceback. The output is a row
-for each batch; the exit status is 1 after any failure, and `--keep` stores the bundles that caused it.
+At the end, commands query the database, and none may fail with a traceback. The exit status is 1 after any failure, and
+`--keep` stores the bundles that caused it.
 """
 
 import argparse
@@ -307,7 +306,6 @@ def _untrusted() -> "DuckDBPyConnection":
 
 
 def _full(row: Row3) -> dict[str, Any]:
-    """Return a measurement's columns with the keys of its config and problem."""
     measured, config, problem = row
     return {"config_id": _key("config", config), "problem_id": _key("problem", problem), **measured}
 

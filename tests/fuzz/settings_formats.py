@@ -55,7 +55,6 @@ def _foreign() -> Iterator[Format]:
     yield Format("options", "case.txt", _OPTIONS, options)
 
     def macros(path: Path) -> None:
-        """Compile a source with the macros in the lines of the case."""
         pairs = (line.partition("=") for line in _lines(path))
         defines = {name: value for name, _, value in pairs}
         compile_source(_SOURCE, sm=89, defines=defines, name="case.cu", cache=CompileCache(None))

@@ -18,11 +18,9 @@ _SHIFT = 256.0
 def with_rounded_weights(
     problem: Problem, operands: dict[str, np.ndarray], block_k: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o with e4m3 weights and exact sums, and the error bound of o for a relative `error` of the weights.
-
-    A weight is rounded relative to the largest score in its tile of `block_k` keys and all earlier tiles. An error
-    changes the rounded weight only if the weight is within that error of the middle between two e4m3 numbers.
-    """
+    """Return o with e4m3 weights and exact sums, and the error bound of o for a relative `error` of the weights. A
+    weight is rounded relative to the largest score in its tile and all earlier tiles of `block_k` keys. An error
+    changes the rounded weight only if the weight is within that error of the middle between two e4m3 numbers."""
     d = problem.sizes
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     q, k, v = (value[name] if problem.layout == "bhsd" else value[name].swapaxes(1, 2) for name in "qkv")
@@ -94,13 +92,10 @@ def run(
 def outcome(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o in exact arithmetic, and a bound on its rounding error.
-
-    A score is a scaled f32 sum of head_dim products; its absolute error becomes the relative error of its weight.
-    Tensor cores multiply weights rounded to the dtype. Rounding adds a relative error, or an absolute one to subnormal
-    weights. For e4m3, the exact result uses weights that are rounded in the same way. The sums over the keys, which are
-    rescaled once per tile, and the rounding of the result add the rest.
-    """
+    """Return o in exact arithmetic, and a bound on its rounding error. A score is a scaled f32 sum of head_dim
+    products; its absolute error becomes the relative error of its weight. Rounding weights to the dtype adds a relative
+    error, or an absolute one to subnormal weights; for e4m3, the exact result uses rounded weights. The sums over the
+    keys, which are rescaled once per tile, and the rounding of the result add the rest."""
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]

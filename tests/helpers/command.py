@@ -26,15 +26,8 @@ def run_here(
     variables: Mapping[str, str] | None = None,
     in_terminal: bool = False,
 ) -> "CompletedProcess[str]":
-    """Run a command line, and return its exit status and output.
-
-    Args:
-        arguments: arguments of the `kernrec` command.
-        cwd: working folder.
-        home: the user's home; if given, variables that name kernrec's folders are unset.
-        variables: all environment variables; this process's by default.
-        in_terminal: whether standard output is a terminal.
-    """
+    """Run a `kernrec` command line, and return its exit status and output. With `home`, variables that name kernrec's
+    folders are unset. `variables` are all environment variables; the default is this process's."""
     words = [str(argument) for argument in arguments]
     environment = dict(os.environ if variables is None else variables)
     if home is not None:

@@ -49,12 +49,9 @@ def _compilers() -> str:
 
 
 def complaints(source: Path, sms: Sequence[int | str]) -> str:
-    """Compile `source` for these architectures; return the warnings and errors of nvcc and the host compiler.
-
-    The host code is compiled to an object file, and the device code only to PTX for each architecture, which is faster.
-    Warnings count as errors. The result is cached and depends only on the compilers, their options and the source,
-    because the source includes only toolkit headers.
-    """
+    """Compile `source` for these architectures, the device code only to PTX; return the warnings (which count as
+    errors) and errors of nvcc and the host compiler. The cached result depends only on the compilers, their options and
+    the source."""
     targets = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in sms]
     options = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
     command = [nvcc(), "-c", *options, *targets, str(source), "-o", str(source.with_suffix(".o"))]

@@ -1,8 +1,6 @@
 """Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
-    PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]
-
-The command asks random questions and prints each broken law and their number; the exit status is 1 if a law is broken.
+Run `PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]`; status 1 means a broken law.
 """
 
 import argparse
@@ -26,6 +24,8 @@ from kernrec.recommender.networks.network import answer_network
 
 ROUNDING = 1.001
 """Values that break a law by less than this factor count as rounding errors."""
+LONG_RUN = 1.5
+"""Maximum ratio of the energies of tensor cores in long and in short runs."""
 SAVED = ("conv2d",)
 """Ops that a backend may compute with fewer operations (Winograd's algorithm)."""
 
@@ -93,6 +93,9 @@ def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz:
     drawn_w = [figures.get("power_w", 0.0), figures.get("energy_j", 0.0) / seconds]
     if row["source"] != "measured" and max(drawn_w) > limit_w * ROUNDING:
         yield f"watts: {name} draws {max(drawn_w):.0f} W under {limit_w:.0f} W"
+    long_s = row.get("long_run_latency_s")
+    if long_s is not None and not seconds <= long_s <= seconds * LONG_RUN * ROUNDING:
+        yield f"long run: {name} takes {long_s:.3g} s in a long run and {seconds:.3g} in a short one"
     if problem is None or not seconds > 0:
         return
     moved = max(problem.bytes - gpu.l2_bytes, 0)

@@ -1,9 +1,6 @@
-"""Disk cache of emulated runs, so that unchanged kernels need not run again in the next test run.
-
-The key covers everything that determines the outcome: the emulator's sources, the PTX, the launches with their
-arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off`
-disables the cache. Unreadable files count as missing.
-"""
+"""Disk cache of emulated runs, keyed by the emulator's sources, the PTX, the launches and the tensors' bytes.
+`KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off` disables it. Unreadable files count as
+missing."""
 
 import ast
 import os

@@ -177,11 +177,9 @@ class Case:
         return 8 if self.thorough else 3
 
     def step(self, problems: int) -> int:
-        """Return n, so that a config runs every n-th of the problems that it supports.
-
-        n is 2 for a thorough case and 4 otherwise, or less so that at least two problems run. It is always 4 for 8-bit
-        dtypes and for kernels with separate problems, because these share headers with better tested kernels.
-        """
+        """Return n, so that a config runs every n-th of the problems that it supports: 2 for a thorough case and 4
+        otherwise, or less so that at least two problems run. It is always 4 for 8-bit dtypes and for kernels with
+        separate problems."""
         if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
             return 4
         return min(2 if self.thorough else 4, max(problems // 2, 1))
@@ -208,12 +206,9 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 
 def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
-    """Parametrize a test with the cases of the given ops (default: all ops). `tunable` selects kernels that have a
-    tunable, and `without` selects kernels that lack one.
-
-    Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked `deep`, and the
-    remaining one runs on every sixth commit; kernels alternate between their dtypes.
-    """
+    """Parametrize a test with the cases of the given ops (default: all ops) whose kernels have the tunable `tunable`
+    and lack `without`. Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked
+    `deep`, and the remaining one runs on every sixth commit; kernels alternate between their dtypes."""
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
@@ -352,11 +347,8 @@ def execute(
     check_races: bool = True,
     budget: int = 20_000_000,
 ) -> Tensors:
-    """Fill the outputs with NaN, emulate a config's launches, and return the outputs.
-
-    Raises:
-        EmulationError: an invalid access, a race, a deadlock or a write to an input; errors are cached like outputs.
-    """
+    """Fill the outputs with NaN, emulate a config's launches, and return the outputs. Raises `EmulationError` for an
+    invalid access, a race, a deadlock or a write to an input; errors are cached like outputs."""
     outputs = unwritten(problem)
     memory = {name: tensor.copy() for name, tensor in tensors.items()} | outputs
     launches = bind_launches(kernel, config, problem, sm), workspaces(kernel, config, problem, sm)

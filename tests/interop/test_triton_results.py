@@ -23,7 +23,6 @@ INFINITY = float("inf")
 
 
 def config(block: int = 128, **arguments: Any) -> dict[str, Any]:
-    """Return a config's attributes as written by Triton 3.4 and later."""
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
     return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | arguments
 

@@ -2,9 +2,8 @@
 
     python -m tests.kills [--kills 500] [--seed 1] [--commands collect,contribute,...]
 
-`SHARES` divides the kills among the commands. Here, commands check files in their own process, which saves the time to
-start another; the tests of this folder use a separate process. The output is a row for each command, and the exit
-status is 1 if rows were lost, doubled or half written.
+`SHARES` divides the kills among the commands, which check files in their own process. The exit status is 1 if rows were
+lost, doubled or half written.
 """
 
 import argparse

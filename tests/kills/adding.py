@@ -32,13 +32,11 @@ _STRATEGIES = {
 
 def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: str = "all") -> Counter[str]:
     """Kill collectors that replay a recording of `configs` configs, each within a second of its first measurement. Then
-    let one collector finish. Collector, worker process, journal and database are real; only the GPU is a
-    recording.
+    let one collector finish. Collector, worker process, journal and database are real.
 
     Returns:
-        Counts: `rows` in the final database; `lost`, journal rows at a kill that never reached the database;
-        `open`, rows in blocks that a kill left open; `again`, configs that were screened more than once;
-        `doubled`, the excess of `again` over `open`.
+        Counts: `rows` in the final database; `lost`, journal rows at a kill that never reached the database; `open`,
+        rows in open blocks; `again`, configs screened more than once; `doubled`, `again` beyond `open`.
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
@@ -81,13 +79,11 @@ def _journaled(database: Path) -> set[Moment]:
 
 
 def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
-    """Repeatedly start `kernrec db merge` or `db import` of `rows` rows, and kill the command at a random moment
-    of its run time.
+    """Repeatedly start `kernrec db merge` or `db import` of `rows` rows, and kill the command at a random moment.
 
     Returns:
         Counts: `kills` before the command ended; `lost`, rows that the database lost or changed; `halved`, kills after
-        which only some of the new rows were there; `unreadable`, kills after which the database could not be
-        opened.
+        which only some of the new rows were there; `unreadable`, kills after which the database did not open.
     """
     draw = random.Random(seed)
     whole, own = make_recording(folder / "whole.duckdb", 500, "rtx4090"), folder / "own.duckdb"

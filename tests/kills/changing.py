@@ -30,9 +30,8 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
     """Kill `kernrec db withdraw` of one of two sessions at random moments.
 
     Returns:
-        Counts: `kills` before the command ended; `lost`, missing measurements and wrong entries in the query file;
-        `doubled`, rows that were withdrawn twice;
-        `halved`, kills after which only a part of the session was withdrawn; `unreadable`, failed reads after a kill.
+        Counts: `kills` before the command ended; `lost`, missing rows and wrong query file entries; `doubled`
+        withdrawals; `halved`, kills that withdrew only a part of the session; `unreadable`, failed reads after a kill.
     """
     whole = _make_sessions(folder / "whole.duckdb")
 
@@ -97,17 +96,9 @@ def _kill(
     count: Callable[[Path, Counter[str]], None],
     beside: Sequence[str] = (),
 ) -> Counter[str]:
-    """Repeatedly start a command on a new copy of a database, kill it at a random moment, and count the damage.
-
-    Args:
-        folder: folder for the copy.
-        whole: database to copy, from before the command.
-        command: arguments of `kernrec` without `--db`.
-        kills: number of starts.
-        seed: random seed for the moments of the kills.
-        count: function that counts the damage in the copy; raises `KernrecError` if the copy is unreadable.
-        beside: names of folders next to the database that are copied as well.
-    """
+    """Repeatedly start a `kernrec` command on a new copy (in `folder`) of the database `whole` and of the folders
+    `beside` it. Kill it at random moments, and `count` the damage; `count` raises `KernrecError` if the copy is
+    unreadable."""
     draw, counts, length_s = random.Random(seed), Counter[str](), 0.0
     for number in range(-1, kills):
         shutil.rmtree(own := folder / "copy", ignore_errors=True)
@@ -135,7 +126,6 @@ def _kill(
 
 
 def _make_sessions(path: Path) -> Path:
-    """Create a database with two sessions of `_ROWS` rows each."""
     with Database.open(path, read_only=False, create=True) as database:
         for session in ("monday", "tuesday"):
             database.add_measurements(measurements(session, _ROWS))

@@ -1,8 +1,5 @@
-"""Runs a `kernrec` command in a fork of this process, which has already imported the command's modules.
-
-Starting Python and importing take two thirds of a short command's time, and a kill during that time damages nothing.
-The command starts its usual processes, such as file readers and workers.
-"""
+"""Runs a `kernrec` command in a fork of this process, which has imported the command's modules: starting Python takes
+two thirds of a short command's time, and a kill during that time damages nothing."""
 
 import os
 import signal
@@ -23,14 +20,7 @@ _IMPORTED = (
 
 
 class ForkedCommand:
-    """A running command in a separate process group.
-
-    Args:
-        arguments: arguments of `kernrec`.
-        variables: environment variables of the command.
-        output: file for the standard output; None discards the output.
-        folder: working folder; None means this process's folder.
-    """
+    """A running `kernrec` command in a separate process group, with standard output to a file or None."""
 
     def __init__(
         self,
@@ -66,11 +56,7 @@ class ForkedCommand:
         return self.status
 
     def succeed(self) -> None:
-        """Wait until the command ends.
-
-        Raises:
-            AssertionError: the command failed; the message ends with its last error output.
-        """
+        """Wait until the command ends. Raises `AssertionError` with its last error output if it failed."""
         if status := self.wait():
             self._errors.seek(0)
             words = self._errors.read()[-2000:].decode(errors="replace")

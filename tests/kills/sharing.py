@@ -1,9 +1,6 @@
-"""Kill `kernrec db push` and `kernrec db pull` at random moments, and count lost, doubled and partial rows.
-
-The shared index is a folder. After each kill, readers of the index must see only whole bundles, and the database of
-pulled rows must hold only whole bundles. Between pulls, Alice sometimes withdraws a bundle. Her other bundles must
-stay readable after each kill. At the end, one push and one pull finish, and the rows are counted.
-"""
+"""Kill `kernrec db push` and `kernrec db pull` at random moments, and count lost, doubled and partial rows. After each
+kill, readers of the shared folder and the database of pulled rows must see only whole bundles. Between pulls, Alice
+sometimes withdraws a bundle. At the end, one push and one pull finish, and the rows are counted."""
 
 import os
 import random

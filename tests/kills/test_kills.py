@@ -1,8 +1,5 @@
-"""Test that killing commands that write to a database loses no acknowledged row and leaves no partial writes.
-
-Each command is killed `KERNREC_KILLS` times, by default 2, or 250 in the deep profile. The seed `KERNREC_KILLS_SEED`
-determines the moments.
-"""
+"""Test that killing commands that write to a database loses no acknowledged row and leaves no partial writes. Each is
+killed `KERNREC_KILLS` times (default 2, or 250 in the deep profile), at moments seeded by `KERNREC_KILLS_SEED`."""
 
 import os
 

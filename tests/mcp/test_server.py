@@ -175,7 +175,6 @@ def test_catalog_answers_while_all_check_threads_are_busy(tmp_path):
 
 
 def children(pid: int) -> list[int]:
-    """Return the process ids of a process's children."""
     text = "".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
     return [int(child) for child in text.split()]
 

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("measured_here")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Create measurements of library kernels for which the recommender has predictions."""
     path = tmp_path_factory.mktemp("recording") / "library.duckdb"
     make_measured_database(path, problems=3, configs=4)
     return path
@@ -40,7 +39,6 @@ def refine(wanted: CollectRequest) -> Refined:
 
 
 def keys(database: Path) -> list[tuple[object, object]]:
-    """Return the keys of the screened configs."""
     with Database.open(database) as opened:
         return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 

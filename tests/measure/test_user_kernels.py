@@ -1,8 +1,5 @@
-"""Test `kernrec analyze --measure` on user kernels, with everything real but the GPU.
-
-The measuring process is real. Its driver executes PTX in the emulator and reports made-up times. With `-m gpu`, the
-same tests also run on a real GPU.
-"""
+"""Test `kernrec analyze --measure` on user kernels. The driver executes PTX in the emulator and reports made-up times;
+with `-m gpu`, the same tests also run on a real GPU."""
 
 import json
 import os
@@ -86,32 +83,27 @@ class Bench:
 
     @property
     def command(self) -> list[str]:
-        """Return the arguments of `analyze --measure` for the kernel."""
         return [
             "analyze", *self._command, "--gpu", self.gpu.name, "--objective", "latency", "--top", "20",
             "--db", str(self.database), "--measure", "--effort", "quick",
         ]  # fmt: skip
 
     def run(self, *command: str) -> tuple[int, str, str]:
-        """Run a command line and return its exit status, answer and notes."""
         self._capsys.readouterr()
         return app.run(list(command)), *self._capsys.readouterr()
 
     def measure(self) -> tuple[dict[str, Any], str]:
-        """Run `analyze --measure` and return its answer and notes."""
         status, out, err = self.run(*self.command, "--json")
         assert status == 0, err
         return json.loads(out), err
 
     def recommend(self, gpu: str, *more: str) -> dict[str, Any]:
-        """Return the answer of `recommend --kernel` after the analysis."""
         status, out, err = self.run("recommend", "--kernel", "mine", "--gpu", gpu, *more, "--db", str(self.database),
                                     "--objective", "latency", "--top", "20", "--json")  # fmt: skip
         assert status == 0, err
         return json.loads(out)
 
     def rows(self) -> Rows:
-        """Return all measurements with their configs."""
         with Database.open(self.database) as database:
             configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
             return [row | {"config": configs[row["config_id"]]} for row in database.rows("measurement")]
@@ -119,7 +111,6 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path, capsys, monkeypatch):
-    """Provide a bench with an emulated H200."""
     bench = Bench(tmp_path, capsys, H200, emulated=True)
     install(monkeypatch, bench.code)
     return bench

@@ -15,7 +15,6 @@ seeds = st.integers(0, 100)
 
 
 def run(op: str, seed: int = 0, **dims: int) -> tuple[dict[str, Any], np.ndarray]:
-    """Return a problem's inputs in float64 and its result."""
     problem = find_op(op).problem(**dims)
     tensors = inputs(problem, seed)
     return {name: decode_elements(tensor, "f32") for name, tensor in tensors.items()}, reference(problem, tensors)["y"]

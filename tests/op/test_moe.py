@@ -167,7 +167,6 @@ def decoded(problem: Problem, stored: dict[str, np.ndarray]) -> dict[str, np.nda
 
 
 def meeting(d: dict[str, int], query: int) -> range:
-    """Return the keys that a query attends to."""
     last = d["keys"] - (d["queries"] - 1 - query) * d["causal"]
     return range(max(last - d["window"], 0) if d["window"] else 0, last)
 

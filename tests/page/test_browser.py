@@ -1,7 +1,5 @@
-"""Test the page in a browser: clicks, keys, colors and an empty console.
-
-Needs Playwright and a Chromium of the system (Debian: `apt-get install chromium`, `pip install playwright`).
-"""
+"""Test the page in a browser: clicks, keys, colors and an empty console. Needs Playwright and a Chromium of the
+system."""
 
 import os
 import re

@@ -101,7 +101,6 @@ def network():
 
 
 def missing(answer: Any) -> list[str]:
-    """Return the JSON names of an answer that are not attributes of it."""
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 

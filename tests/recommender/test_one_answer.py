@@ -1,8 +1,5 @@
-"""Test that all commands, the page, MCP and Python give the same answer to a question.
-
-Answers are compared by layout, config, costs, intervals and notes. Each question has a number, which seeds its draw.
-The normal suite asks some questions, others for each commit; the deep profile asks all of them.
-"""
+"""Test that all commands, the page, MCP and Python give the same answer (layout, config, costs, intervals and notes) to
+a question. The normal suite asks some questions, others for each commit; the deep profile asks all of them."""
 
 import asyncio
 import json

@@ -1,7 +1,5 @@
-"""Test that a built kernel works as a custom op of PyTorch, also under its compiler and `torch.export`.
-
-The tensors are on the CPU; an emulated driver runs the launches. The tests skip without PyTorch.
-"""
+"""Test that a built kernel works as a custom op of PyTorch, also under its compiler and `torch.export`, with CPU
+tensors and an emulated driver. The tests skip without PyTorch."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +38,6 @@ def kernel(monkeypatch):
 
 @pytest.fixture
 def arrays(kernel):
-    """Return x, weight, and PyTorch's result."""
     x, weight = tensor(kernel._driver, 5, 64), tensor(kernel._driver, 64)
     return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
 

@@ -21,7 +21,6 @@ QUERY = Query(Objective.LATENCY, top=1)
 
 
 def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
-    """Return the target of a simulated machine, with or without Triton."""
     monkeypatch.setattr(shapes, "has_triton", lambda: triton)
     return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 

@@ -13,7 +13,6 @@ from tests.helpers.sharing import USUAL
 
 @pytest.fixture
 def read_here():
-    """Read untrusted files in this process instead of a child."""
     with reading_here():
         yield
 

@@ -164,7 +164,6 @@ def test_front_and_best_match_their_definition(points):
 
 @cache
 def measured():
-    """Return ten measurements and their keys."""
     rows = [measurement(session=f"session {n}", config={"n": n % 3}) for n in range(10)]
     with Database.memory() as database:
         return rows, database.add_measurements(rows)

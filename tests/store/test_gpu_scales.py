@@ -41,7 +41,6 @@ def rows_of(
 
 
 def combined(people: Mapping[str, Sequence[Measurement]], own: Sequence[Measurement] = ()) -> Database:
-    """Return a database with merged rows that several people signed."""
     database = Database.memory()
     database.add_measurements(own)
     merge_signed(database, people)

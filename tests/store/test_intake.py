@@ -34,7 +34,6 @@ GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, s
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    """Create a database of two valid measurements."""
     path = tmp_path_factory.mktemp("honest") / "theirs.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(), measurement(config={"block_m": 32}, latency_s=2e-3)])
@@ -43,17 +42,14 @@ def honest(tmp_path_factory):
 
 @pytest.fixture
 def theirs(honest, tmp_path):
-    """Return a copy of the valid database that a test may change."""
     return Path(shutil.copyfile(honest, tmp_path / "theirs.duckdb"))
 
 
 def _matmul(m: str) -> dict[str, object]:
-    """Return the columns of a row's problem, a matmul with `m` rows."""
     return {"key": f"matmul[m={m},n=32,k=16]f32,nn", "dims": f'{{"k":16,"m":{m},"n":32}}'}
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a database file by SQL, as an untrusted source could."""
     with duckdb.connect(str(path)) as connection:
         for statement in statements:
             connection.execute(statement)

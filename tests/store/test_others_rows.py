@@ -159,7 +159,6 @@ def alices(tmp_path_factory):
 
 @pytest.fixture
 def base(alices, tmp_path, read_here):
-    """Return a copy of Alice's folder for one test."""
     shutil.copytree(alices, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -169,7 +168,6 @@ def take_back(person: Person, condition: str, reason: str = "a broken fan") -> i
 
 
 def answering(database: Database) -> list[int]:
-    """Return the configs whose measurements are used."""
     return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
 
 

@@ -56,7 +56,6 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def reader(shared, tmp_path):
-    """Return a copy of the reader for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return Person(tmp_path / "reader")
 

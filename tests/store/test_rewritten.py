@@ -26,7 +26,6 @@ COUNT = (
 
 
 def count(path: Path) -> int:
-    """Count the measurements that another process sees."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT, str(path)], env=environment(), capture_output=True, text=True, check=True
     )

@@ -28,7 +28,6 @@ from tests.helpers.recording import make_recording
 
 
 def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
-    """Run a script, or the experiments of the folder `evidence`."""
     command = [sys.executable, f"tools/{name}{'' if name == 'evidence' else '.py'}", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
 

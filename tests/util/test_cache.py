@@ -154,6 +154,5 @@ def test_1_gb_array_takes_1_mb():
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE

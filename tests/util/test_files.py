@@ -155,7 +155,6 @@ with scratch_folder(beside=spilled) as folder:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """Return the folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

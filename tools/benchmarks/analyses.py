@@ -2,9 +2,8 @@
 
     python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
 
-Each command runs with `--processes 1` in a new process, without caches and without a user's database. The two checkouts
-take turns. Processor time includes all processes that a command starts. The table has the medians over rounds, the
-ratio to the other checkout, and whether both answers are equal except for the times that the analysis took.
+Each command runs in a new process, without caches and databases. The checkouts take turns. The table has the medians
+over rounds, the ratio to the other checkout, and whether the answers are equal except for the times of the analysis.
 """
 
 import json

@@ -1,9 +1,8 @@
 """Compare commands in new processes with the import of NumPy and Typer, and measure their memory.
 
-The commands and `import numpy, typer` take turns. The table has the medians over rounds of the ratio of processor
-times. Memory is the largest resident set that a process reports, including shared pages. All commands run once without
-and once with a user's database, which has `--rows` made-up measurements of configs that kernrec recommends. The exit
-status is 1 if a command with a shape misses its aim.
+Processor times are medians over rounds of the ratio to `import numpy, typer`; memory is the largest resident set. All
+commands run without and with a user's database of `--rows` made-up measurements. The exit status is 1 if a command with
+a shape misses its aim.
 """
 
 import json

@@ -1,10 +1,7 @@
 """Measure the speed of the PTX interpreter on one core, in million lane-instructions per second of processor time.
 
-    loop       uniform: all threads sum products in a long loop
-    divergent  the threads of a warp have loops of different lengths
-    mma        a matmul on tensor cores from kernrec's library
-
-The emulator executes every instruction, as for checking results. It neither counts nor skips instructions.
+The kernels are a uniform `loop`, a `divergent` loop whose length differs between the threads of a warp, and the
+library's `mma` on tensor cores. Every instruction is executed and none is counted.
 """
 
 from statistics import median

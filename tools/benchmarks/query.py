@@ -2,9 +2,8 @@
 
     python tools/bench.py query [--before ../other-checkout] [--shapes 60] [--rounds 5]
 
-Each contestant runs in its own process. All contestants answer the same new shapes in turn. Times are milliseconds of
-processor time per shape: the median over rounds of the median over shapes. Ratios are medians over rounds. `calls` is
-the number of calls of Python functions during one more answer.
+All contestants answer the same new shapes in turn, in separate processes. Times are milliseconds of processor time per
+shape: the median over rounds of the median over shapes. `calls` counts Python function calls in one more answer.
 """
 
 import importlib.metadata

@@ -1,8 +1,5 @@
-"""Measure processor time and memory of merging an untrusted database, and of queries to the merged database.
-
-DuckDB creates the measurements, with correct keys and with as many columns as an imported recording has. `query` looks
-up one problem in a new process. Memory is the maximum of this process and its child processes.
-"""
+"""Measure processor time and memory of merging an untrusted database, and of queries to the merged database in new
+processes. Memory is the maximum of this process and its child processes."""
 
 import os
 import resource

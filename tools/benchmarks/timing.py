@@ -1,8 +1,4 @@
-"""Measure processor time and memory of several contestants, such as two versions of kernrec.
-
-Contestants take turns in each round, so that other work on the machine slows down all of them equally. Ratios are
-medians over rounds.
-"""
+"""Measure processor time and memory of several contestants, which take turns so that other work slows all of them."""
 
 import os
 import resource

@@ -1,8 +1,5 @@
-"""Compare kernrec with recordings: `python tools/evidence NAME [--data FOLDER] ...`.
-
-Without a name, list the experiments. If recordings are missing, an experiment prints one line for each and continues
-with the others.
-"""
+"""Compare kernrec with recordings: `python tools/evidence NAME [--data FOLDER] ...`. Without a name, list the
+experiments."""
 
 import os
 import sys

@@ -1,8 +1,5 @@
-"""Recorded and predicted times, which experiments split, score and print.
-
-A loader creates `Cases`. `Cases.parts` or `held_out` splits them, a metric (`evidence.metrics`) computes table cells
-for each part, and `report` prints one table row per part.
-"""
+"""Recorded and predicted times: a loader creates `Cases`, `Cases.parts` or `held_out` splits them, and `report` prints
+a table row per part with the cells of metrics (`evidence.metrics`)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

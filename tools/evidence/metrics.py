@@ -17,9 +17,8 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Return rank correlation, median error with and without a common factor, and mean ratio. `ratio` is the geometric
-    mean of predicted / recorded time. `no level` is the median error after predictions are scaled by a common factor.
-    This error would remain if a recording's clock is unknown."""
+    """Return rank correlation, median error, and mean predicted / recorded time. `no level` is the median error after a
+    common factor is removed, which remains if a recording's clock is unknown."""
     recorded, predicted = cases.recorded, cases.predicted
     level = float(np.exp(np.median(cases.error)))
     return {
@@ -39,9 +38,8 @@ def spread(cases: Cases) -> dict[str, object]:
 
 
 def recommendations(cases: Cases) -> dict[str, object]:
-    """Return the mean efficiency of the best of the top 1, 3 and 5 recommendations, and other ranking scores. The
-    efficiency of a choice is the lowest recorded time of a problem over the recorded time of the chosen config; 1 is
-    perfect. Problems with fewer than `FEWEST` configs do not count."""
+    """Return ranking scores over problems with at least `FEWEST` configs: the mean efficiency (lowest recorded time
+    over that of the chosen config) of the best of the top 1, 3 and 5 recommendations, and others."""
     rows = []
     for _, part in cases.parts("gpu", "problem"):
         if len(part) >= FEWEST:

@@ -1,8 +1,5 @@
-"""Profile recorded configs like `kernrec analyze`, and predict their times with the analytical model.
-
-Profiles are stored in kernrec's cache, keyed by source and emulator version. If only the model changed, a second run
-takes seconds. An interrupted run continues where it stopped.
-"""
+"""Profile recorded configs like `kernrec analyze`, and predict their times with the analytical model. kernrec's cache
+keeps the profiles, so an interrupted run continues, and a second run takes seconds."""
 
 import os
 import sys
@@ -124,15 +121,8 @@ class Sample:
 def sampled_space(
     recorded: RecordedSet, recording: Recording, folders: tuple[Path | None, Path], count: int, processes: int = 1
 ) -> Sample:
-    """Profile a sample of the configs of a recorded search space.
-
-    GPUs of the same architecture share profiles, because the sample does not depend on the GPU.
-
-    Args:
-        recording: Recording of the kernel on one GPU.
-        folders: Folder with the kernels' sources, and folder of the recordings.
-        count: Number of configs to profile. The recorded set may limit it.
-    """
+    """Profile at most `count` configs of a recorded search space; GPUs of an architecture share the sample and its
+    profiles. `folders` are the kernels' sources and the recordings."""
     if recording.unfit:
         raise KernrecError(recording.unfit)
     kernel, gpu = recorded.kernel(folders[0]), find_gpu(recording.gpu)
@@ -175,9 +165,8 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Add the instructions of IEEE divisions 0/0 to profiles. All special functions must belong to IEEE divisions. An
-    IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
-    operands."""
+    """Add the instructions of IEEE divisions 0/0 to profiles whose special functions all belong to IEEE divisions: each
+    executes two (MUFU.RCP and FCHK), and calls the assembler's function for special operands."""
     if "issue.mufu" not in table.metrics:
         return table
     divisions = table.counts[:, table.metrics.index("issue.mufu")] / 2.0

@@ -1,11 +1,9 @@
 """Compute the widths of 90 % intervals from the errors of kernels, and the coverage of held-out errors.
 
-The error of a prediction consists of a part that all configs of a kernel on a GPU share (clock, memory, compiler) and
-an individual part. Therefore, all kernels have the same weight, and all GPUs of a kernel have the same weight. One
-imaginary kernel is added, whose errors have the size that was assumed before there were recordings: a 90 % interval of
-`INTERVAL` in total, of which the fraction `OWN` is individual (hierarchical conformal prediction, as in
-`kernrec.model.learn.conformal`). A regime with too few kernels gets the widths of all regimes together. If an error is
-the sum of independent parts, such as the errors of time and power, kernels have equal weights in each part.
+An error consists of a part that all configs of a kernel on a GPU share and an individual part. So all kernels, and all
+GPUs of a kernel, have equal weights. One imaginary kernel has errors of the size that was assumed before there were
+recordings: a 90 % interval of `INTERVAL`, of which the fraction `OWN` is individual (hierarchical conformal prediction,
+as in `kernrec.model.learn.conformal`). Regimes with too few kernels share one width.
 """
 
 from collections.abc import Iterator, Sequence

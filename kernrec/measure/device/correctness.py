@@ -179,7 +179,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors that a launch reads and overwrites, in the first set."""
+        """Queue copies that restore the tensors of the first set that a launch reads and overwrites."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -205,11 +205,8 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the values of the outputs in the first copy of the tensors.
-
-        Raises:
-            MeasurementFailure: Every element of an output is NaN or was not written.
-        """
+        """Return the values of the outputs in the first copy of the tensors. Raise `MeasurementFailure` if every
+        element of an output is NaN or was not written."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()

@@ -62,17 +62,6 @@ class Recording:
     kernel_hashes: Mapping[str, str]
     """Hash of the source with which each kernel was last measured, keyed by kernel name."""
 
-    @property
-    def best(self) -> RecordedConfig:
-        """Config with the lowest median run time."""
-        good = [recorded for recorded in self.outcomes.values() if recorded.outcome == Outcome.OK]
-        return min(good, key=lambda recorded: float(np.median(recorded.samples_s)))
-
-    @property
-    def has_power(self) -> bool:
-        """Whether power was recorded for at least one config."""
-        return any(outcome.power_w is not None for outcome in self.outcomes.values())
-
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
         """Return the key of a config in `outcomes`."""
@@ -199,7 +188,8 @@ def replay_gpu(recordings: Iterable[Recording], seed: int = 0) -> SimulatedGpu:
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     entry = find_gpu(first.gpu)
-    has_power = any(recording.has_power for recording in by_problem.values())
+    outcomes = (outcome for recording in by_problem.values() for outcome in recording.outcomes.values())
+    has_power = any(outcome.power_w is not None for outcome in outcomes)
 
     def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:
         key = Recording.key(subject.kernel_name, subject.config)
@@ -241,10 +231,7 @@ def shipped_file() -> Path:
 
 def shipped_recording() -> Path:
     """Return the path of a database with the shipped recording, which is created in the cache folder on first use.
-
-    Raises:
-        UsageError: The database cannot be written to the cache folder.
-    """
+    Raise `UsageError` if the database cannot be written to the cache folder."""
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
     from kernrec.store import Database

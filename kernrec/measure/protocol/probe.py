@@ -6,10 +6,9 @@ reboots or its driver changes.
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from kernrec import paths
 from kernrec.measure.device.interface import Device, DeviceInfo, SensorReading
@@ -57,9 +56,6 @@ class Probe:
         if not self.traits.measures_energy:
             return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
         return None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def probe_sensors(device: Device) -> Probe:
@@ -130,7 +126,7 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
         return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"of": _validity(info), "probe": probe.as_dict()}).encode())
+        write_whole(path, json.dumps({"of": _validity(info), "probe": vars(probe)}).encode())
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:

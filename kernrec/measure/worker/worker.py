@@ -103,7 +103,7 @@ class WorkerSession:
         return self._device.info.as_dict()
 
     def _probe(self, request: Request) -> dict[str, Any]:
-        return probe_sensors(self._open_device).as_dict()
+        return vars(probe_sensors(self._open_device))
 
     def _prepare(self, request: Request) -> None:
         problem, kernel = self._problem(request), self._user_kernel

@@ -58,7 +58,7 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         opcode in ("fma", "add", "sub", "mul", "neg", "abs", "min", "max", "mad", "copysign", "testp")
         and kind in _FLOATS
     ):
-        return _float(kind)
+        return ((_FLOAT_CLASS[kind], 2 if kind == "f32x2" else 1),)
     if opcode in ("div", "rem"):
         return _division(kind, modifiers, literal)
     if opcode in _MUFU:
@@ -145,10 +145,6 @@ def _memory(opcode: str, modifiers: tuple[str, ...]) -> str:
     if space in ("const", "param"):
         return "ld_const"
     return f"{'st' if opcode == 'st' else 'ld'}_{space}"
-
-
-def _float(kind: str) -> Cost:
-    return ((_FLOAT_CLASS[kind], 2 if kind == "f32x2" else 1),)
 
 
 _FLOAT_CLASS = {

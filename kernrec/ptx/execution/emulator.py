@@ -43,7 +43,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Matches the number that stands for an instruction in an engine message: the instruction's index in the function."""
+"""Matches the placeholder of an instruction in an engine message: its index in the function."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 

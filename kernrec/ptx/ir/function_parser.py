@@ -233,7 +233,7 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function after line `number`, its last. Raise `ParseError` if a branch has an unknown label."""
+        """Complete the function, whose last line is `number`. Raise `ParseError` if a branch has an unknown label."""
         function = self.function
         instructions = function.instructions
         for index, scopes in self._branches:

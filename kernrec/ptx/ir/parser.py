@@ -46,11 +46,6 @@ ret;
 """
 
 
-def with_device_heap(text: str) -> str:
-    """Add definitions of `malloc` and `free` if a PTX text declares them."""
-    return text + _HEAP if "malloc" in text and _DECLARED.search(text) else text
-
-
 MOST_CHARACTERS = 1 << 26
 
 _MOST_LINES = 1 << 14
@@ -75,7 +70,8 @@ def parse(text: str, *, verified: bool = True) -> Module:
     """
     if len(text) > MOST_CHARACTERS:
         raise ParseError(f"{len(text)} characters; at most {MOST_CHARACTERS} are accepted", 1)
-    text = with_device_heap(text)
+    if "malloc" in text and _DECLARED.search(text):
+        text += _HEAP
     parser = _ModuleParser()
     for number, line in _statement_lines(text):
         parser.take_line(line, number)

@@ -129,11 +129,6 @@ def is_warpgroup_synchronous(ins: Instruction) -> bool:
     return ins.opcode == "wgmma"
 
 
-def waits_for_phase(ins: Instruction) -> bool:
-    """Return whether an instruction may wait for a phase of an mbarrier. It starts a basic block."""
-    return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
-
-
 _ALL_LANES = Immediate(0xFFFFFFFF, "int")
 
 
@@ -209,7 +204,7 @@ class Function:
             groups_together = groups_together and i not in starts
             if ends_block(ins):
                 starts.add(i + 1)
-            if waits_for_phase(ins):
+            if ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",)):
                 starts.add(i)
                 together = groups_together = False
             if is_warpgroup_synchronous(ins) and not groups_together:

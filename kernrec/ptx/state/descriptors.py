@@ -87,14 +87,11 @@ class Image:
         x, y, z = (max(extent >> level, 1) for extent in (*self.extents, 1, 1)[:3])
         return x, y, z
 
-    def first_texel(self, level: int) -> int:
-        """Return the index of the first texel of a level of detail in the buffer."""
-        return sum(int(np.prod(self.extents_at(i))) * self.layers for i in range(level))
-
     @property
     def bytes(self) -> int:
         """Return the bytes of the whole image in its buffer."""
-        return self.first_texel(self.levels) * self.texel_bytes
+        texels = sum(int(np.prod(self.extents_at(level))) for level in range(self.levels))
+        return texels * self.layers * self.texel_bytes
 
 
 MAP_BYTES = 128

@@ -180,7 +180,9 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
                 shared = _align(shared, variable.placed_align)
                 symbols[variable.name] = shared
                 arrays.append((variable.name, shared, variable.size))
-                shared += variable.size + (_guard(variable.size) if guarded else 0)
+                shared += variable.size
+                if guarded:  # Leave enough bytes to detect an index that is off by one row.
+                    shared += _align(min(max(variable.size, 256), 4096), _DYNAMIC_ALIGN)
         elif variable.space == "local":
             local = _align(local, variable.align)
             symbols[variable.name] = local
@@ -224,11 +226,6 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     images = {handles[name]: image for name, image in launch.images.items()}
     sizes = (shared, reserved, local, argument)
     return LaunchLayout(symbols, memories, images, bytes(constants), parameters, *sizes, tuple(arrays))
-
-
-def _guard(size: int) -> int:
-    """Return the unused bytes after an array, enough to detect an index that is off by one row."""
-    return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
 def _align(value: int, to: int) -> int:

@@ -1,4 +1,4 @@
-"""Compute which times are plausible for a problem on a GPU.
+"""Compute a lower and an upper bound for plausible times of a problem on a GPU.
 
 A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
 kernels, so that no true recording is refused.

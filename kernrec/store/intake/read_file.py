@@ -38,8 +38,7 @@ _ROUNDS = 8
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""End of the SQL query that sets the order in which a table's rows are stored, keyed by table name. It lets a query
-about one problem read only a part of the log."""
+"""SQL clause for the order of a table's rows, keyed by table name. It lets queries about one problem read less."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -331,11 +330,8 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
-
-    Raises:
-        UsageError: The file states that it has more rows or bytes than any recording.
-    """
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if the file
+    states that it has more rows or bytes than any recording."""
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (

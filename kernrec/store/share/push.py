@@ -39,10 +39,10 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements of a database that a place lacks.
+    """Push measurements from a database to a place that lacks them.
 
     Args:
-        selection: Measurements to push. Pushed measurements that were withdrawn later are withdrawn there, too.
+        selection: Measurements to push. Withdraw pushed measurements that the database withdraws.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
         agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
@@ -82,7 +82,7 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write Parquet files with the `likeness_key` of each measurement that is at a place or was withdrawn."""
+    """Write Parquet files with the `likeness_key` of each measurement that the place has or that was withdrawn."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
         likeness = likeness_key(pulled.columns("measurement"))
@@ -148,11 +148,8 @@ class PlaceReport:
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and every withdrawal at a place, and summarize their rows.
-
-    Raises:
-        KernrecError: The place cannot be read.
-    """
+    """Check every bundle and every withdrawal at a place, and summarize their rows. Raise `KernrecError` if the place
+    cannot be read."""
     names = place.names()
     with scratch_folder() as scratch:
         path = scratch / "pulled.duckdb"

@@ -7,6 +7,5 @@ from tests.helpers.on_gpu import gpu_in_use
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Provide this machine's GPU; the emulator stands in for it if there is none."""
     with gpu_in_use() as gpu:
         yield gpu

@@ -1,15 +1,11 @@
 """Test that the kernel tests detect bugs: copies of each kernel with one planted bug must fail.
 
-`mutants/<kernel>.toml` lists the bugs. `old` occurs exactly once in the kernel's source, including headers, and is
-replaced by `new`. `when` selects configs that execute the broken code. `dtype`, `layout` and `sm` select the case; the
-default is the kernel's first dtype and layout on sm_86. A mutant counts as detected if one of the runs of
-test_kernels.py gives a wrong result, leaves a result unwritten, races, accesses memory out of bounds, deadlocks or
-does not end. If none of these runs executes the broken code, `dims` defines a problem that does.
-
-Tables named `equivalent` are harmless changes with a reason (`why`), and every run must pass with them.
-
-If another test file tests a kernel's mutants, the TOML file names it: `tried_by = "test_attention.py"`. The keys of its
-mutants besides `old` and `new` refer to cases, configs and shapes in that test file.
+In `mutants/<kernel>.toml`, `old` occurs exactly once in the kernel's source, including headers, and is replaced by
+`new`. `when` selects configs that execute the broken code; `dtype`, `layout` and `sm` select the case (default: the
+kernel's first dtype and layout on sm_86). One of the runs of test_kernels.py, or of a problem with `dims`, must give a
+wrong or missing result, race, access memory out of bounds, deadlock or not end. Tables named `equivalent` are harmless
+changes with a reason (`why`). `tried_by` names the test file of a kernel's mutants if it is not this one; their keys
+besides `old` and `new` refer to cases, configs and shapes there.
 """
 
 import dataclasses
@@ -107,7 +103,6 @@ OF_THEIR_OWN = list(
 
 
 def noticed(mutant: Mutant) -> bool:
-    """Return whether any of the mutant's runs fails."""
     return any(fails(mutant.broken, config, problem) for config, problem in mutant.runs())
 
 

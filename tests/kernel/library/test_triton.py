@@ -49,7 +49,6 @@ def results(
 
 
 def faults(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """Return the errors and wrong results of the runs."""
     all_faults: list[str] = []
     for (_, problem, _), operands, outputs in results(kernel, runs, given_inputs):
         all_faults += [outputs] if isinstance(outputs, str) else flaws(problem, operands, outputs)
@@ -76,7 +75,6 @@ UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
 
 
 def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
-    """Return the problems of `DIMS` that a config can run."""
     every = [MATMUL.definition.problem(dtype, layout, **dims) for dims in DIMS]
     return [problem for problem in every if MATMUL.fits(config, problem, limits(sm))]
 
@@ -107,7 +105,6 @@ TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, 
 
 @cache
 def space(kernel: Kernel, dtype: str, sm: int) -> Space:
-    """Return the configs of a kernel."""
     return Space(kernel, sm, limits(sm), dtype, "row")
 
 

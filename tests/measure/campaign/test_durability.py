@@ -1,7 +1,4 @@
-"""Test that `kill -9` of the measuring process, and full disks, lose no acknowledged row.
-
-Collectors are forked from a server that has imported everything, so that each round is short.
-"""
+"""Test that `kill -9` of the measuring process, and full disks, lose no acknowledged row."""
 
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
-"""Test the CUDA device without a GPU: the PTX emulator executes real kernels with the arguments that the device packed.
-
-These tests check code, buffers and numbers of each launch, but not the times that a GPU's clock reports.
-"""
+"""Test the CUDA device without a GPU: the emulator executes kernels with the arguments that the device packed. The
+tests check code, buffers and numbers of each launch, but not times."""
 
 import json
 import os

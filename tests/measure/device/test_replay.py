@@ -33,7 +33,8 @@ def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
 def test_replayed_times_have_the_recorded_noise(tmp_path):
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     device = replay_gpu([recording])
-    best = recording.best
+    ran = [recorded for recorded in recording.outcomes.values() if recorded.samples_s]
+    best = min(ran, key=lambda recorded: float(np.median(recorded.samples_s)))
     report = measure_config(
         device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, SensorTraits()
     )
@@ -116,4 +117,4 @@ def test_rows_of_mig_slices_other_limits_and_replays_are_not_replayed(tmp_path, 
         database.add_measurements(map(Measurement.from_columns, [odd | made]))
     (recording,) = load_recordings(path, None)
     assert len(recording.outcomes) == before
-    assert recording.best.config != odd["config"]
+    assert all(recorded.config != odd["config"] for recorded in recording.outcomes.values())

@@ -26,7 +26,8 @@ def test_every_recorded_config_ships_with_its_licence():
     assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
     assert recording.problem.key.startswith("conv2d[n=1,c=1,h=4110,w=4110,k=1,r=15,s=15")
     assert {kernel for kernel, _ in recording.outcomes} == {KERNEL}
-    assert np.median(recording.best.samples_s) == pytest.approx(0.998e-3, rel=0.005)
+    medians_s = [np.median(recorded.samples_s) for recorded in recording.outcomes.values() if recorded.samples_s]
+    assert min(medians_s) == pytest.approx(0.998e-3, rel=0.005)
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
 
 

@@ -45,7 +45,6 @@ KNOWN = SensorTraits(tick_s=0.1, ratio=1.0)
 def measured(
     device: SimulatedGpu, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> dict[str, Any]:
-    """Return the columns that a measurement fills."""
     return measure_config(device, subject, tier, best_s, traits).as_json()
 
 

@@ -36,7 +36,6 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
-    """Return the costs of every config that can run the problem."""
     problem_space = table.space.at(problem)
     return predict(table, problem_space, table.runnable(problem_space)).limited(OperatingPoint(limit_w))
 

@@ -168,7 +168,6 @@ PREDICTED_S = 1e-3 * np.exp(
 
 
 def some_predicted(count: int) -> np.ndarray:
-    """Return predictions for `count` configs, and NaN for the others."""
     predicted = np.random.default_rng(3).permutation(len(COMPLETED))[:count]
     predicted_s = np.full(len(COMPLETED), np.nan)
     predicted_s[predicted] = PREDICTED_S[predicted]

@@ -29,7 +29,6 @@ def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
 
 
 def blocks(body: str) -> list[dict[str, int]]:
-    """Return the machine instruction counts of each basic block."""
     return [{name: count for name, count in block.items() if count} for block in lowered(function(body))]
 
 
@@ -153,7 +152,6 @@ SMS = (75, 86, 90, 120)
 
 @cache
 def branches_of_rules() -> list[bool]:
-    """Return whether the lowering rules keep the branch, for each kernel."""
     module = parse(GUARDED_KERNELS)
     return [lowered(module.functions[f"k{number}"])[0].get("branch", 0) > 0 for number in range(len(GUARDED_BODIES))]
 

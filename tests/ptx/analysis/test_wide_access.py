@@ -23,7 +23,6 @@ SUM = "add.f32 %f4, %f0, %f1; add.f32 %f5, %f2, %f3; add.f32 %f4, %f4, %f5;"
 
 
 def accesses(body: str) -> list[str]:
-    """Return the loads and stores of shared memory after merging."""
     made = with_wide_accesses(module(body, globals_=SHARED, verified=False), "k").functions["k"]
     return [ins.name for ins in made.instructions if "shared" in ins.modifiers]
 

@@ -174,7 +174,6 @@ WANTED = np.arange(STEPS)[:, None] * 100 + (np.arange(32) ^ 1)
 
 
 def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
-    """Run the pipe with a part of it replaced; return its output and the counts."""
     assert old in PIPE
     out = np.zeros((STEPS, 32), np.uint32)
     counts = run(PIPE.replace(old, new), "u64 o", ["o"], {"o": out}, block=(64,), check_races=True)

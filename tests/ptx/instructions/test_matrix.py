@@ -1,7 +1,5 @@
-"""Test tensor-core instructions: fragments and matrix moves match the PTX manual, and products are rounded once.
-
-The tests spell out the manual's layout tables element by element.
-"""
+"""Test tensor-core instructions: fragments and matrix moves match the PTX manual's layout tables, which the tests spell
+out element by element, and products are rounded once."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
-"""Test `wgmma` products against NumPy in every type, layout and swizzle mode, and missing waits.
-
-The tests build shared-memory images element by element from the manual, independently of the emulator.
-"""
+"""Test `wgmma` products against NumPy in every type, layout and swizzle mode, and missing waits. The tests build
+shared-memory images element by element from the manual, independently of the emulator."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -89,15 +87,9 @@ def multiply(
     describe: Callable[[int], int] = int,
     scales: str = SCALES,
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """The D of a kernel, the expected one, and the counts.
-
-    Args:
-        case: the multiplication.
-        body: the instructions; X stands for the multiplication.
-        mutate: changes the text of the kernel.
-        describe: changes the descriptor of B.
-        scales: scale-d, and where they exist imm-scale-a and imm-scale-b.
-    """
+    """Return the D of a kernel, the expected one, and the counts. X in the instructions `body` stands for the
+    multiplication. `mutate` changes the kernel's text and `describe` B's descriptor. `scales` are scale-d and perhaps
+    imm-scale-a and -b."""
     size_a, size_b = SIZES.get(case.a, 1), SIZES.get(case.b, 1)
     a, b = random_bits(case.a, (64, 32 // size_a)), random_bits(case.b, (case.n, 32 // size_b))
     tile_a = packed(0, case.row, 64, size_a, case.majors[0])

@@ -18,7 +18,6 @@ WIDE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
 
 
 def pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Pack rows of small integers into bytes, lowest bits first."""
     digits = (values.astype(np.int64)[..., None] >> np.arange(bits)) & 1
     return np.packbits(digits.astype(np.uint8).reshape(len(values), -1), axis=1, bitorder="little")
 

@@ -37,12 +37,10 @@ ONE = ProfilingOptions(processes=1)
 
 
 def ask(database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any) -> Answer:
-    """Return the answer about the kernel from a database."""
     return Recommender([database]).answer(Request(gpu, None, name, shape.get("shape", {}), query=query or Query()))
 
 
 def own_candidates(database: Path, power_limit_w: float | None = None) -> CandidateSet:
-    """Return the kernel's configs over power limits, as `explain` uses them."""
     request = Request(GPU.name, kernel="rowsum", query=Query(Objective.LATENCY, power_limit_w=power_limit_w))
     return explainable(request, Context([database]))
 

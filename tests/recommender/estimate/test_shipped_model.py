@@ -128,7 +128,6 @@ def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.nd
 
 
 def names(scope: ModelScope | None) -> list[str]:
-    """Return the names of the models behind an answer, the last one first."""
     return [] if scope is None else [scope.trained.name, *names(scope.beneath)]
 
 

@@ -31,7 +31,6 @@ TILES = {
 
 
 def compared(tokens: int, ratio: float, *, measured: bool = False) -> Comparison:
-    """Return a comparison whose best config is `ratio` times as fast as the engine's default."""
     own, best = (Cost(latency, latency / 2, latency * 2, measured) for latency in (1e-4 * ratio, 1e-4))
     return Comparison(tokens, {**TILES, "BLOCK_SIZE_N": 64}, own, ((TILES, best),), (TILES,))
 

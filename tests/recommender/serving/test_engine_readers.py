@@ -1,8 +1,5 @@
-"""Test that the engines' own modules read the files of an audit, and that their defaults match kernrec's.
-
-These tests need no GPU and not all of the engines' requirements. Run `pip install --no-deps --target engines vllm
-sglang`, and add `engines` and what their modules import to PYTHONPATH. Without the engines, the tests skip.
-"""
+"""Test that the engines' own modules read the files of an audit, and that their defaults match kernrec's. Run `pip
+install --no-deps --target engines vllm sglang`, and add `engines` and what their modules import to PYTHONPATH."""
 
 import json
 import subprocess

@@ -37,7 +37,6 @@ NEAR_BEST = (
 
 
 def experts(count: int, top: int, hidden: int, width: int) -> TunedFile:
-    """Return the file of 16-bit experts."""
     products = (ProductShape(2 * width, hidden, count, top), ProductShape(hidden, width, count, top))
     return TunedFile(Kind.EXPERTS, "experts.json", "mixture of experts", products)
 

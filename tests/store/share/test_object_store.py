@@ -53,7 +53,6 @@ SEGMENT = f"segments/{'0' * 64}.parquet"
 
 @pytest.fixture(scope="module")
 def s3():
-    """Set the environment variables for a local S3 server with a bucket `team`."""
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     pytest.importorskip("moto", reason="moto is not installed")
     with bucket(environment()) as variables:

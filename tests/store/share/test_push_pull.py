@@ -51,7 +51,6 @@ def pushed(tmp_path_factory):
 
 @pytest.fixture
 def base(pushed, tmp_path):
-    """Return a copy of `pushed` for one test."""
     shutil.copytree(pushed, tmp_path, dirs_exist_ok=True)
     return tmp_path
 

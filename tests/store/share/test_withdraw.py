@@ -33,7 +33,6 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def base(shared, tmp_path, read_here):
-    """Return a copy of `shared` for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return tmp_path
 

@@ -2,14 +2,9 @@
 
     tools/evidence analytical [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
 
-    convolution, pnpoly, gemm,      samples of recorded search spaces of public kernels; `--sources` names the folder
-    with
-    dedispersion, hotspot, expdist  the kernels' repositories; two of the spaces also have recorded energies
-    textbook                        the kernels in datasets/kernels/textbook on two GPUs, some with several block sizes
-    triton                          Triton's matmul in three kinds of arithmetic, on an A100 and an H100
-
-The column `no level` is the error after all predictions of a recording are scaled by a common factor, because its clock
-may be unknown. `--json` writes all rows for `tools/evidence intervals`.
+The sets are samples of recorded search spaces of public kernels in `--sources` (convolution, pnpoly, gemm,
+dedispersion, hotspot, expdist), the kernels in datasets/kernels/textbook, and Triton's matmul in three kinds of
+arithmetic. `no level` is the error without a common factor per recording. `--json` writes all rows for `intervals`.
 """
 
 import os

@@ -1,14 +1,10 @@
 """Compare the emulator's counts with Nsight's counts on a real GPU, config by config.
 
 The recordings (`counters/*.parquet`, RTX 2080 Ti, Kernel Tuning Toolkit) contain a 15x15 convolution, point in polygon
-and a 3-D Coulomb sum. `--sources` names a folder with the public sources of these kernels, from HiPerCoRe/KTT. A random
-sample of each kernel's configs is compiled for sm_75 with the recorder's options, and a sample of the blocks is
-emulated. The table has the median and the 90th percentile of the relative error. Nothing is fitted to these counts. The
-compiler is newer than the recorder's.
-
-L2 read sectors are compared only if the code fits in the instruction cache, because the counter includes instruction
-fetches. The recorder never initialized the constant memory of the kernels, so point in polygon divides zero by zero.
-The exit status is 1 if an error misses its aim.
+and a 3-D Coulomb sum from HiPerCoRe/KTT (`--sources`). A random sample of configs is compiled with the recorder's
+options and a newer compiler, and a sample of the blocks is emulated. L2 read sectors are compared only if the code fits
+in the instruction cache, because the counter includes fetches. The recorder never initialized constant memory, so point
+in polygon divides zero by zero. The exit status is 1 if an error (median, 90th percentile) misses its aim.
 """
 
 import random

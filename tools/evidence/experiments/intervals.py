@@ -4,14 +4,10 @@
     tools/evidence power --json power.json
     tools/evidence intervals --cases cases.json [--power power.json]
 
-Widths are quantiles of the errors that `tools/evidence analytical` found (`evidence.widths`). Predictions assume the
-clock that a GPU should hold. With `--locked`, they use the recorded clock. Few recordings have both a time and an
-energy. Therefore, the error of an energy is composed of two independent parts: the effect of the error in time, and the
-error of the power for the recorded time, with coefficients that were fitted without the GPU.
-
-To test the widths, each kernel is held out with all its GPUs, and each GPU with all its kernels. The widths of the
-remaining recordings are applied to the held-out ones. The last tables compare with recorded energies.
-`kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
+Widths are quantiles of errors (`evidence.widths`) at the clock that a GPU should hold or, with `--locked`, the recorded
+clock. The error of an energy consists of two independent parts: the effect of the error in time, and the error of the
+power for the recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and
+each GPU is held out. `kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
 """
 
 from pathlib import Path

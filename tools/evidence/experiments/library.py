@@ -1,12 +1,8 @@
 """Compare the predicted best kernel of kernrec's library with recorded and published times of other kernels.
 
-    matmul     serving backends' libraries, cuBLAS, Triton's template, tuned Triton, hand-written kernels
-    conv2d     an auto-scheduler on an RTX 3090
-    attention  serving backends, published throughput, the charts in FlashAttention-3's paper
-
-The times are those of other kernels on the same GPU, so the ratio need not be 1. The column `model` is the geometric
-mean of the ratios if the analytical model predicts without learned corrections. `--by group` prints a row for each part
-of a set.
+The sets are matmuls, conv2d and attention of libraries, tuners and hand-written kernels on the same GPU, so the ratio
+need not be 1. The column `model` is the geometric mean of the ratios without learned corrections. `--by group` prints a
+row for each part of a set.
 """
 
 from dataclasses import replace

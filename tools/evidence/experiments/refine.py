@@ -1,11 +1,8 @@
 """Measure how soon refining finds the best configs of many problems, by replaying Triton's matmuls on two GPUs.
 
-Each of the two GPUs is refined, starting from a model that was trained on the other GPU. `kernrec.model.search` decides
-which configs to measure. For comparison, the same number of measurements is spread evenly over the problems, and the
-same rule chooses the configs within each problem.
-
-The stated error of predictions is estimated on held-out problems of the other GPU, as a function of a config's
-predicted distance from the best config. `--half 0` and `--half 1` evaluate two sets of problems that share no shape.
+Refining starts from a model of the other GPU. For comparison, the same number of measurements is spread evenly over the
+problems. The stated error of predictions is estimated on held-out problems of the other GPU, by a config's predicted
+distance from the best one. `--half 0` and `--half 1` evaluate two sets of problems that share no shape.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,12 @@
 """Measure how soon searches find the best config of recorded spaces, and how many energy measurements they need.
 
-    cold     searches without predictions: the search of `collect` (`kernrec.model.search.expected_improvement`), a
-             genetic search, and random order
-    warm     the search of `collect` with predictions of the analytical model, which profiles `--configs` configs of
-             each space; needs `--sources`
-    energy   searches for the lowest energy, in spaces with recorded energies. `guide` measures the energy of a config
-             only if it may be the best. `genetic` decides by the signal-to-noise ratio of its models. `every energy` is
-             the search of `collect` if each measurement includes the energy
+    cold     without predictions: the search of `collect`, a genetic search, and random order
+    warm     `collect` with predictions of the analytical model from `--configs` profiles of each space (`--sources`)
+    energy   for the lowest energy: `guide` measures energies of configs that may be the best, `genetic` decides by its
+             models' signal-to-noise ratio, and `every energy` is `collect` with the energy of each config
 
-The tables show the cost of the best of the first k configs over the lowest cost, averaged over seeds. Each measurement
-is drawn with the noise of the recording.
+The tables show the cost of the best of the first k configs over the lowest cost, averaged over seeds, with the noise of
+the recording.
 """
 
 from collections.abc import Callable

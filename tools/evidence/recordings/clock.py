@@ -1,9 +1,7 @@
 """Find the configs of the recorded A100 convolution that ran at a raised clock, from time stamps and launch times.
 
-The clock of this GPU was not locked. It started at the base clock of 765 MHz and rose to the boost clock of 1,410 MHz
-after launches had kept the GPU busy for 100 ms. It fell again if the next config took more than two seconds to compile.
-Therefore, the time of a config depends on the previous config, which no model of kernels can predict. The clock of the
-recorded RTX A4000 stayed at the boost clock.
+The clock rose from 765 to 1,410 MHz after launches had kept the GPU busy for 100 ms, and fell if the next config took
+more than two seconds to compile. No model of kernels can predict such times.
 """
 
 import gzip

@@ -1,8 +1,5 @@
-"""Read files that others recorded on real GPUs, for tests and `tools/evidence`.
-
-`exclusions.toml` lists recorded rows and powers that are neither shipped nor used for training. It does not list rows
-with impossible times, because `kernrec.model.baselines.operating_point` detects these.
-"""
+"""Read files that others recorded on real GPUs. `exclusions.toml` lists rows and powers that are neither shipped nor
+used for training, except impossible times (`kernrec.model.baselines.operating_point`)."""
 
 import csv
 import tomllib

@@ -1,12 +1,8 @@
 """Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, and PyTorch's f32 matmuls.
 
-bf16, fp8, ...   `library/serving_gemm` and `serving_gemm_newest_versions`: the newest version of each backend, and
-                 older versions whose times differ. In bf16, also `library/gemm_*` of three GPUs, and an RTX 3090 and
-                 an RTX A6000 of `library/serving_gemm_geforce` as backend PyTorch
-inductor         the rows `extern_mm` of `triton/*`
-single           `library/torch_linear_f32` (layout nt) and `torch_bmm_f32` (layout nn), for GPUs in the catalog. The
-                 column `n` of these files is the length of the reduction, and `k` is the number of columns of the
-                 result, because all grids of the recorder cover m x `k`
+Of each backend, the newest version is read, and older versions whose times differ. In bf16, `library/gemm_*` adds three
+GPUs and `library/serving_gemm_geforce` two as backend PyTorch. In `library/torch_linear_f32` (layout nt) and
+`torch_bmm_f32` (layout nn), `n` is the length of the reduction and `k` the number of columns of the result.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,6 @@
 """Read the recorded power of serving backends' matmuls as loads of the power model, and find contradictory readings.
-
-The power of a loop of launches is a mean over samples, and some samples were taken before the loop ran at full speed.
-Therefore, the recorded power of a shape may be a third of the power of a neighboring shape with equal time. `agreement`
-finds such readings by comparing neighbors, and fits give these readings less weight.
-"""
+The recorded power of a shape may be a third of a neighbor's, because some samples precede full speed; `agreement`
+compares neighbors, and fits give contradictory readings less weight."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
-"""Read recorded and published times of vendor libraries, tuners and hand-written kernels, by shape.
-
-From large files, a reader takes a seeded random sample of the shapes. It excludes shapes that take less than 20 us,
-because most of this time is launch overhead.
-"""
+"""Read recorded and published times of vendor libraries, tuners and hand-written kernels, by shape: a seeded sample of
+large files, without shapes under 20 us, because most of their time is launch overhead."""
 
 import random
 import tomllib

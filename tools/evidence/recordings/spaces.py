@@ -1,9 +1,8 @@
 """Read recorded search spaces: the tunables and measured times of every config of a kernel on one GPU.
 
-The kernels of some spaces are public. `spaces.toml` lists the recordings of these kernels. `--sources` names a folder
-with copies of the repositories (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT).
-Source files are found by the end of their path. The specs in the folder `kernels` were written for kernrec. Their
-tunables, launches and problems follow the recorders' descriptions.
+`spaces.toml` lists recordings of public kernels. `--sources` names copies of the repositories
+(AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT). The specs in the folder `kernels`
+were written for kernrec.
 """
 
 import tomllib

@@ -1,19 +1,12 @@
-"""Estimate the error of recorded times from other recordings of the same problems.
-
-The error is estimated from factors between two times:
+"""Estimate the error of recorded times from factors between two times of other recordings of the same problems:
 
     repeats    the same version ran the same kernels again on a GPU of the same model
-    versions   a later version ran the problem. If the times of neighbors along `m` changed by the same factor, the
-               new version is the cause, not an error. Therefore, the logarithm of a factor is the difference
-               between the changes of two neighbors, divided by the square root of two because both have errors
-    neighbors  for backends that were only recorded once: times, relative to the work, of two problems that ran the same
-               kernels and whose sizes differ by at most 8 %. The logarithm is divided by the square root of two
+    versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+    neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
-The interval of a time contains 90 % of these factors, and at least 3 % on each side. It is computed from recordings of
-the same GPU, backend and data type. If there are too few factors, it is computed from all GPUs, then from all data
-types of the backend, or else from all backends of the same recorder. The interval applies to the recorded version and
-does not include differences between versions. The interval of a power is computed from neighbors in the first dimension
-that take equal times.
+Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of
+the GPU, backend and data type, or of a wider group if there are too few, and at least 3 % on each side. It does not
+include differences between versions. The interval of a power comes from neighbors that take equal times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

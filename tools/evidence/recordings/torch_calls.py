@@ -1,7 +1,4 @@
-"""Read calls of PyTorch 2.1 in f32 that were timed one at a time: cuDNN's 3x3 convolutions, and ops over rows.
-
-Recordings of GPUs that are not in the catalog are ignored.
-"""
+"""Read calls of PyTorch 2.1 in f32 that were timed one at a time: cuDNN's 3x3 convolutions, and ops over rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
