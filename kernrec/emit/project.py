@@ -30,11 +30,8 @@ _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit_project(answers: Sequence[Answer]) -> Files:
-    """Return the files of a CMake project that runs the best config of each answer.
-
-    Raises:
-        KernrecError: The op of a problem is not one of kernrec's ops, so the result cannot be checked.
-    """
+    """Return the files of a CMake project that runs the best config of each answer. Raise `KernrecError` if the op of a
+    problem is not one of kernrec's ops, so the result cannot be checked."""
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
         recommendation = answer.best

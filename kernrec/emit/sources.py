@@ -117,11 +117,8 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch.
-
-    Raises:
-        KernrecError: There is no compiler, or the source does not compile.
-    """
+    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch. Raise
+    `KernrecError` if there is no compiler, or the source does not compile."""
     from kernrec.compile import CompileCache, compile_source
 
     kernel, problem, sm = recommendation.kernel, recommendation.problem, recommendation.gpu.sm

@@ -98,11 +98,8 @@ INDUCTOR_KERNEL = "matmul_triton"
 
 
 def emit_inductor(answers: "Sequence[Answer]") -> Files:
-    """Return Inductor's lookup table with the best config of each matmul.
-
-    Raises:
-        UsageError: An answer does not recommend the library's Triton matmul.
-    """
+    """Return Inductor's lookup table with the best config of each matmul. Raise `UsageError` if an answer does not
+    recommend the library's Triton matmul."""
     table = {}
     for answer in answers:
         recommendation = _inductor_recommendation(answer)

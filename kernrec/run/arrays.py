@@ -106,11 +106,8 @@ class Reader(Protocol):
         """
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Return the start address of an array.
-
-        Raises:
-            UsageError: The array does not match `expected`, or is on another device.
-        """
+        """Return the start address of an array. Raise `UsageError` if the array does not match `expected`, or is on
+        another device."""
 
     def stream(self, device: int) -> int:
         """Return the address of the library's current stream on a device."""

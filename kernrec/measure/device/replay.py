@@ -231,10 +231,7 @@ def shipped_file() -> Path:
 
 def shipped_recording() -> Path:
     """Return the path of a database with the shipped recording, which is created in the cache folder on first use.
-
-    Raises:
-        UsageError: The database cannot be written to the cache folder.
-    """
+    Raise `UsageError` if the database cannot be written to the cache folder."""
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
     from kernrec.store import Database

@@ -24,10 +24,7 @@ from kernrec.util.human import counted
 @contextmanager
 def rewritten(path: Path) -> Iterator[Database]:
     """Open a copy of a database for writing. At the end, the copy replaces the database, unless there was an error.
-
-    Raises:
-        UsageError: Another process writes to the file, or the file cannot be copied.
-    """
+    Raise `UsageError` if another process writes to the file, or the file cannot be copied."""
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
     with file_errors(beside, "written"):

@@ -35,11 +35,8 @@ _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """Return the secret that is stored beside a database. The first call creates it.
-
-    Raises:
-        UsageError: There is no database at this path.
-    """
+    """Return the secret that is stored beside a database. The first call creates it. Raise `UsageError` if there is no
+    database at this path."""
     if not database.exists():
         raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")

@@ -63,11 +63,8 @@ def checked_name(name: str) -> str:
 
 
 def bundle_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names, except names that `checked_name` refuses.
-
-    Raises:
-        UsageError: There are more names than a place may have.
-    """
+    """Return the sorted names, except names that `checked_name` refuses. Raise `UsageError` if there are more names
+    than a place may have."""
     chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")

@@ -148,11 +148,8 @@ class PlaceReport:
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and every withdrawal at a place, and summarize their rows.
-
-    Raises:
-        KernrecError: The place cannot be read.
-    """
+    """Check every bundle and every withdrawal at a place, and summarize their rows. Raise `KernrecError` if the place
+    cannot be read."""
     names = place.names()
     with scratch_folder() as scratch:
         path = scratch / "pulled.duckdb"
