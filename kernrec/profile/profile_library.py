@@ -104,10 +104,10 @@ def profile_architectures(
 _parsed = lru_cache(maxsize=1)(parse)
 
 
-def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, known: ProbeCounts) -> Profile | None:
+def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
     """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes.
 
-    Emulate probes with buffers of zeros unless their counts are known.
+    Emulate a probe with buffers of zeros unless its counts are cached.
     """
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
@@ -115,12 +115,12 @@ def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, known: Prob
     for launch, sizes in probes:
         place = (digest, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments)
         key = (*place, tuple(sizes.items()))
-        if key not in known:
+        if key not in cached:
             buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
             totals = emulate(_parsed(compiled.ptx), kernel_launch(launch, buffers))
-            known[key] = {name: int(count) for name, count in totals.items()}
+            cached[key] = {name: int(count) for name, count in totals.items()}
         terms.append({"block": launch.blocks, **launch.trips})
-        counts.append(known[key])
+        counts.append(cached[key])
         if len(terms) > unknowns and determined(terms):
             break
     return fit_profile(terms, counts) if terms else None
