@@ -104,8 +104,7 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
-    Args:
-        checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
+    kernrec adds many `checked` rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

@@ -117,14 +117,8 @@ class Withdrawal:
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place (`kernrec.store.share`).
-
-    Args:
-        content: Content of the manifest's file. By default, `manifest.to_bytes()`.
-
-    Raises:
-        UsageError: The manifest names several GPUs, or none.
-    """
+    """Return the name of a bundle in a place, from its manifest and the content of the manifest's file. Raise
+    `UsageError` if the manifest names several GPUs, or none."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(
