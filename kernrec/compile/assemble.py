@@ -1,6 +1,5 @@
 """Assemble PTX with the CUDA toolkit. Without an assembler, estimate registers and memory from the PTX."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
 
-from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources
+from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources, wheel_folders
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.liveness import live_registers
@@ -32,10 +31,7 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 @once
 def toolkit_program(name: str) -> str | None:
     """Return the path of a CUDA program from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH, in this order, or None."""
-    folders: list[Path] = []
-    wheels = importlib.util.find_spec("nvidia")
-    for folder in (wheels.submodule_search_locations or []) if wheels else []:
-        folders += [Path(folder, "cu13", "bin"), Path(folder, "cuda_nvcc", "bin")]
+    folders = wheel_folders("cu13/bin", "cuda_nvcc/bin")
     folders += [Path(os.environ[home], "bin") for home in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(home)]
     path = next((str(folder / name) for folder in folders if (folder / name).is_file()), None)
     return path or shutil.which(name)

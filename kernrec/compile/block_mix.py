@@ -33,8 +33,7 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Extra instructions in the limit on estimated instructions, because all of a small block's may have moved
-elsewhere."""
+"""Extra instructions in the limit on estimated instructions. All instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
@@ -45,8 +44,7 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Extra instructions in the limit on actual instructions, because a block before an unrolled loop computes the
-trips."""
+"""Extra instructions in the limit on actual instructions. A block before an unrolled loop computes its trips."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +101,10 @@ class MachineLowering:
     """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble and disassemble the kernel."""
         self._code = (machine_code(ptx, sm) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions of each basic block of a function without calls, keyed by class."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:

@@ -1,6 +1,7 @@
 """Define the input, the result, the errors and the cache of compilations."""
 
 import hashlib
+import importlib.util
 import json
 import re
 import zlib
@@ -99,6 +100,14 @@ class CompileJob:
     def language(self) -> list[str]:
         """Return the option for C++17, unless `options` select another standard."""
         return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
+
+
+def wheel_folders(*names: str) -> list[Path]:
+    """Return the folders with these names, such as `cu13/bin`, where NVIDIA's wheels may be installed."""
+    # `nvidia` is a namespace package, which is found without importing anything.
+    package = importlib.util.find_spec("nvidia")
+    places = (package.submodule_search_locations or []) if package else []
+    return [Path(place, name) for place in places for name in names]
 
 
 class NoCompilerError(KernrecError):

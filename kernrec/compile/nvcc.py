@@ -8,7 +8,6 @@ inserted (`kernrec.kernel.source_files`). Directives are matched like in the pre
 lines, blanks and comments. Comments and strings are searched, too, because they could hide a directive.
 """
 
-import importlib.util
 import os
 import re
 import shutil
@@ -29,6 +28,7 @@ from kernrec.compile.compiled import (
     NoCompilerError,
     first_error,
     target_name,
+    wheel_folders,
 )
 from kernrec.errors import UsageError
 from kernrec.util.process import kill_group, own_group, run_confined
@@ -104,7 +104,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return nvcc's path from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels, or None without a host compiler."""
+    """Return nvcc's path, from PATH first, or None if nvcc or a host compiler is missing."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)
@@ -115,11 +115,9 @@ def _candidates() -> Iterator[Path]:
     if path := shutil.which(name):
         yield Path(path)
     yield from (Path(os.environ[home], "bin", name) for home in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(home))
-    wheels = importlib.util.find_spec("nvidia")
-    for folder in (wheels.submodule_search_locations or []) if wheels else []:
-        for toolkit in (Path(folder, "cu13"), Path(folder, "cuda_nvcc")):
-            if (toolkit / "include" / "cuda_runtime.h").is_file():
-                yield toolkit / "bin" / name
+    for toolkit in wheel_folders("cu13", "cuda_nvcc"):
+        if (toolkit / "include" / "cuda_runtime.h").is_file():
+            yield toolkit / "bin" / name
 
 
 def required_nvcc() -> Path:

@@ -4,7 +4,7 @@ NVRTC's wheel is loaded directly, because importing CuPy in each process is slow
 """
 
 import ctypes
-import importlib.util
+import importlib
 import os
 import re
 import sys
@@ -27,13 +27,11 @@ from kernrec.compile.compiled import (
     first_error,
     parse_resources,
     target_name,
+    wheel_folders,
 )
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
-
-_WHEELS = ("cu13", "cuda_nvrtc")
-"""Folders of NVRTC in the package `nvidia`: for CUDA 13, for CUDA 12."""
 
 
 class NVRTCError(RuntimeError):
@@ -112,7 +110,8 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 
 def nvrtc_library() -> Library | ModuleType:
     """Return NVRTC. Raise `ImportError` if neither its wheel nor CuPy is installed."""
-    files = _libraries() if sys.platform == "linux" else []
+    folders = wheel_folders("cu13/lib", "cuda_nvrtc/lib") if sys.platform == "linux" else []
+    files = [file for folder in folders for file in folder.glob("libnvrtc.so.*") if file.suffix[1:].isdigit()]
     if len(files) == 1:  # CuPy selects the version for which it was built.
         try:
             return Library(files[0])
@@ -120,14 +119,6 @@ def nvrtc_library() -> Library | ModuleType:
             pass
     module: ModuleType = importlib.import_module("cupy.cuda").nvrtc
     return module
-
-
-def _libraries() -> list[Path]:
-    # `nvidia` is a namespace package, which is found without importing anything.
-    package = importlib.util.find_spec("nvidia")
-    places = (package.submodule_search_locations or []) if package else []
-    files = (file for place in places for wheel in _WHEELS for file in Path(place, wheel, "lib").glob("libnvrtc.so.*"))
-    return [file for file in files if file.suffix[1:].isdigit()]
 
 
 # State C++17 in case NVRTC's default changes. -v reports registers and spills. The last option compiles functions
@@ -176,10 +167,7 @@ def header_folders() -> tuple[Path, ...]:
     The first contains `cuda_fp16.h`, the second the CUDA C++ core libraries, if they are installed.
     """
     major = _library()[1][0]
-    candidates: list[Path] = []
-    wheels = importlib.util.find_spec("nvidia")
-    for folder in (wheels.submodule_search_locations or []) if wheels else []:
-        candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
+    candidates = wheel_folders(f"cu{major}/include", "cuda_runtime/include")
     candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     toolkit = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()][:1]
     return (*toolkit, *(folder / "cccl" for folder in toolkit if (folder / "cccl").is_dir()))

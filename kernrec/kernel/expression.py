@@ -130,7 +130,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression, equal texts to the same object. Raise `UsageError` if it is outside the grammar."""
+    """Parse an expression. Equal texts give the same object. Raise `UsageError` outside the grammar."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -223,7 +223,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree, kind): number, truth value or text. Names are assumed to be numbers."""
+        """Return (tree, kind). The kind is number, truth value or text. Names count as numbers."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1

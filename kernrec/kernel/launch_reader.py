@@ -31,14 +31,7 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """Create a reader.
-
-        Args:
-            names: names in expressions.
-            static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
-            pointers: tensors and workspaces.
-            images: tensors that are read through textures or surfaces.
-        """
+        """Create a reader. Expressions of probes may only use `static_names`, which do not depend on dimensions."""
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images
@@ -49,9 +42,8 @@ class LaunchReader:
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
         if not mentions(self._source, entry):
-            from kernrec.kernel.cuda_signature import (
-                source_name,
-            )  # Import late, because its patterns would slow the start of queries.
+            # Import late, because its patterns would slow the start of queries.
+            from kernrec.kernel.cuda_signature import source_name
 
             if not mentions(self._source, source_name(entry)):
                 kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
@@ -121,17 +113,11 @@ class LaunchReader:
         if not isinstance(text, str):
             raise table.fail(key, "a tensor or 'ctype expression'", text)
         ctype, _, value = text.strip().partition(" ")
-        if not value:
-            if ctype not in self._pointers:
-                raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
+        if not value or value.startswith("+"):
+            self._check_tensor(table, key, ctype)
             # A late dimension of the op (`Dim.late`) with a tensor's name decides whether the problem has this tensor.
             table.named.add(ctype)
-            return PointerArgument(ctype)
-        if value.startswith("+"):
-            if ctype not in self._pointers:
-                raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            table.named.add(ctype)
-            return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names))
+            return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
         if ctype == "bytes":
             digits, *pointers = value.split(" ")
             places = [re.fullmatch(r"(\w+)@(\d{1,4})", pointer) for pointer in pointers]
@@ -139,8 +125,8 @@ class LaunchReader:
             if not raw or not all(place and int(place[2]) + 8 <= len(raw) for place in places):
                 raise table.fail(key, "'bytes' and hexadecimal digits, then TENSOR@OFFSET for each pointer", text)
             members = tuple((int(place[2]), place[1]) for place in places if place)
-            if odd := [name for _, name in members if name not in self._pointers]:
-                raise table.error(f"{key}: {unknown('tensor', odd[0], sorted(self._pointers))}")
+            for _, name in members:
+                self._check_tensor(table, key, name)
             table.named.update(name for _, name in members)
             return BytesArgument(raw, members)
         if ctype in ("texture", "surface"):
@@ -156,6 +142,10 @@ class LaunchReader:
             return ScalarArgument(ctype, literal(float(value)))
         return ScalarArgument(ctype, table.parsed(key, value, self._names))
 
+    def _check_tensor(self, table: Table, key: str, name: str) -> None:
+        if name not in self._pointers:
+            raise table.error(f"{key}: {unknown('tensor', name, sorted(self._pointers))}")
+
     def _map(self, table: Table, key: str, text: str) -> MapArgument:
         name, _, extents = (part.strip() for part in text.partition(":"))
         if name not in self._pointers or not extents:
@@ -166,8 +156,7 @@ class LaunchReader:
     def _touched(self, table: Table, key: str, axes: Collection[str]) -> dict[str, tuple[str, ...]]:
         tensors = {}
         for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
-            if name not in self._pointers:
-                raise table.error(f"{key}: {unknown('tensor', name, sorted(self._pointers))}")
+            self._check_tensor(table, key, name)
             if not isinstance(selected, list):
                 raise table.fail(f"{key}.{name}", "a list of axes", selected)
             for axis in selected:

@@ -277,13 +277,9 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
     listed = _listed(database, source) if database is not None else None
     if listed is None:
         return CompileFlags(defines, _once(options), tuple(folders))
-    flags = CompileFlags(
-        listed.defines | defines,
-        _once([*options, *listed.options]),
-        (*folders, *listed.include),
-    )
-    used = any((listed.defines, listed.options, listed.include))
-    return CompileFlags(flags.defines, flags.options, flags.include, f"flags of {_DATABASE}" if used else "")
+    note = f"flags of {_DATABASE}" if any((listed.defines, listed.options, listed.include)) else ""
+    all_options = _once([*options, *listed.options])
+    return CompileFlags(listed.defines | defines, all_options, (*folders, *listed.include), note)
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:

@@ -220,7 +220,7 @@ class Kernel:
     tolerance: float | None = None
     """Maximum error relative to `references`, if declared."""
     listed: "ConfigList | None" = None
-    """Configs that the spec lists, or None for all values that satisfy the constraints."""
+    """Configs that the spec lists, or None for all combinations that satisfy the constraints."""
     triton: "TritonFunction | None" = None
     """Parameters and specialization of a Triton function, else None."""
     owner: str | None = None

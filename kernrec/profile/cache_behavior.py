@@ -157,8 +157,9 @@ _SHARED = 0.5
 
 
 def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
-    """Yield (buffer, n, distinct sectors that n consecutive blocks read / those of one block) for n = 2, 4, ...
-    `count`.
+    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
+
+    The ratio divides the distinct sectors that n consecutive blocks read by those of one block.
 
     Args:
         reads: for each buffer, an array per block that read it: sector * `WINDOW` + number of the block.

@@ -138,7 +138,7 @@ class CodeFacts:
     """Buffers of indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Constant by which the code multiplies the block's position along each axis, the extent of its tile, or 0."""
+    """Extent of a block's tile along each axis: the constant by which the code multiplies its position, or 0."""
     variables: tuple[DeviceVariable, ...] = ()
 
 

@@ -172,11 +172,8 @@ class MeasurementLog:
 def read_log(
     connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False
 ) -> MeasurementLog:
-    """Read the measured costs and the failures of configs for some problems on a GPU.
-
-    Args:
-        signed: Whether this is the database of pulled rows, whose signers are read, too.
-    """
+    """Read the measured costs and the failures of configs for some problems on a GPU. If `signed` is True, also read
+    the signers of pulled rows."""
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})

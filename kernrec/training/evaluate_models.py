@@ -30,7 +30,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method for one quantity, as means over problems, or NaN."""
+    """Scores of one method for one quantity, as means over problems. A score that does not apply is NaN."""
 
     method: str
     quantity: str
@@ -52,7 +52,7 @@ class MethodScore:
     front_recall: float = _NAN
     """Hypervolume of the recommended Pareto front's measured costs, as a fraction of the true front's."""
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves compared with that of `occupancy`."""
+    """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
     """Fraction by which the top recommendation is slower than that of `occupancy`."""
     lowest_energy_saved: float = _NAN

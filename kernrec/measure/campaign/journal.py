@@ -173,11 +173,8 @@ class Waiting:
 
 
 def waiting_measurements(database: Path) -> Waiting:
-    """Return the number of measurements that wait in a database's journal, without changing the journal.
-
-    Raises:
-        OSError: The journal cannot be read.
-    """
+    """Return the number of measurements that wait in a database's journal, without changing the journal. Raise
+    `OSError` if the journal cannot be read."""
     path = journal_path(database)
     if not path.exists():
         return Waiting(0, None)

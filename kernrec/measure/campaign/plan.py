@@ -156,11 +156,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems, whose configs have no predictions.
-
-    Args:
-        most: Maximum number of configs per problem, or None for all.
-    """
+    """Plan the measurements of recorded problems, which have no predictions. `most` limits the configs per problem."""
     planned = []
     for name, recording in recordings:
         tasks = tuple(

@@ -136,14 +136,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU of this machine that the user names.
-
-    Args:
-        wanted: `auto`, an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
-
-    Raises:
-        UsageError: There is no such GPU.
-    """
+    """Return the GPU with an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
+    Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])

@@ -92,8 +92,8 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    The fraction is 1 if the kernel has no barriers. In each phase, at most as many waits overlap as the phase's share
-    of all instructions allows. The first wait in each execution of a phase is not counted, because all warps reach it
+    The fraction is 1 if the kernel has no barriers. A phase with the fraction w of all waits and n of all instructions
+    adds min(w, n). The first wait in each execution of a phase is not counted, because all warps reach it
     together.
 
     Args:

@@ -153,12 +153,7 @@ class FunctionParser:
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse a function.
-
-        Args:
-            function: receives the instructions and declarations.
-            numbers: counter for names that are unique in the module.
-        """
+        """Start to parse `function`. `numbers` numbers the names that must be unique in the module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
@@ -233,7 +228,7 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Complete the function after line `number`, its last. Raise `ParseError` if a branch has an unknown label."""
+        """Complete the function, whose last line is `number`. Raise `ParseError` if a branch has an unknown label."""
         function = self.function
         instructions = function.instructions
         for index, scopes in self._branches:
@@ -299,7 +294,6 @@ class FunctionParser:
             raise ValueError(f"unknown directive {word!r}")
 
     def _declare(self, kind: str, name: str) -> None:
-        """Declare a register, or a range of registers such as `%r<20>`."""
         function = self.function
         if kind not in REGISTER_TYPES:
             raise ValueError(f".{kind} is not a register type")

@@ -330,11 +330,8 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
-
-    Raises:
-        UsageError: The file states that it has more rows or bytes than any recording.
-    """
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if the file
+    states that it has more rows or bytes than any recording."""
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (

@@ -171,11 +171,8 @@ def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
 
 @contextmanager
 def working_on(path: Path) -> Iterator[None]:
-    """Hold a lock that lets only one process at a time pull or push on this machine.
-
-    Raises:
-        UsageError: Another process held the lock for `_WAIT_S` seconds.
-    """
+    """Hold a lock that lets only one process at a time pull or push on this machine. Raise `UsageError` if another
+    process held the lock for `_WAIT_S` seconds."""
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)

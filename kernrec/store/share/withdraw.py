@@ -112,11 +112,8 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
-
-    Args:
-        path: Path of the database of pulled rows.
-    """
+    """Write withdrawals to a place, and apply them to the database of pulled rows. The caller must hold the lock
+    `working_on`."""
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
