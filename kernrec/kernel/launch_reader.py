@@ -31,14 +31,7 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """Create a reader.
-
-        Args:
-            names: names in expressions.
-            static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
-            pointers: tensors and workspaces.
-            images: tensors that are read through textures or surfaces.
-        """
+        """Create a reader. Expressions of probes may only use `static_names`, which do not depend on dimensions."""
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images

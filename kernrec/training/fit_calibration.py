@@ -151,7 +151,6 @@ class _CalibrationRows:
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """Select the rows of a group with a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -191,7 +190,6 @@ class _CalibrationRows:
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        """Predict latency and energy of all rows (see `predict_group`)."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
             np.asarray(inputs.core_s) * calibration.core_time,
