@@ -36,6 +36,7 @@ void Watch::add(Finding finding) {
 
 Checks::Checks(const Batch& batch)
     : watch_(*batch.launch.checks),
+      definedness_(batch),
       stride_(batch.launch.shared_bytes),
       warps_per_block_(batch.warps_per_block),
       cells_(watch_.shared_memory ? size_t(stride_) * batch.launch.blocks_per_batch : 0),
@@ -80,16 +81,20 @@ Checks::Checks(const Batch& batch)
 
 void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
+    definedness_.start_batch();
     std::fill(written_.begin(), written_.end(), false);
     for (uint32_t& epoch : block_epoch_) epoch++;
     std::fill(block_time_.begin(), block_time_.end(), time_);
     for (Cell& cell : cells_) cell.in_flight = false;
 }
 
-void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins) {
+void Checks::at_end(Batch& batch, const BasicBlock& block) { definedness_.before(batch, block.end_source); }
+
+void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first) {
     const uint8_t roles = watch_.roles[ins.source];
     if (roles & kGathers) pass_warps(batch, block, ins.source);
-    for (uint32_t i = 0; roles & kDivides && i < batch.running; i++)
+    if (is_first) definedness_.before(batch, ins.source);
+    for (uint32_t i = 0; roles & kDivides && ins.b && i < batch.running; i++)
         for (uint32_t rest = batch.mask(i, ins); rest; rest &= rest - 1) {
             const uint32_t lane = batch.warps()[i] * kWarp + __builtin_ctz(rest);
             if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
@@ -126,6 +131,8 @@ void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Reso
     for (const Resolved& at : all) {
         if (at.space == Space::kShared && watch_.shared_memory)
             shared(batch, ins, at, bytes, kind, plain, whole_matrix);
+        if (at.space == Space::kLocal && kind != AccessKind::kAtomic)
+            definedness_.access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
     }
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "definedness.h"
 #include "memory.h"
 
 namespace kernrec {
@@ -82,7 +83,9 @@ class Checks {
         block_time_[block] = time_;
     }
     // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
-    void before(Batch& batch, const BasicBlock& block, const Instruction& ins);
+    // `is_first` marks the first of the operations to which a PTX instruction was decoded.
+    void before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first);
+    void at_end(Batch& batch, const BasicBlock& block);
     // Record that asynchronous copies to shared memory start, or that the copy of one lane to `place` ends.
     void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
     void end_copy(uint32_t lane, size_t place, uint32_t bytes);
@@ -114,6 +117,7 @@ class Checks {
     const SharedArray* array_at(int64_t address) const;
 
     Watch& watch_;
+    Definedness definedness_;
     uint32_t stride_, warps_per_block_;
     std::vector<Cell> cells_;
     std::vector<bool> written_;  // indexed by byte of shared memory

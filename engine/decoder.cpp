@@ -296,30 +296,75 @@ Instruction Decoder::access(const Operand& address, Space space) {
 
 namespace {
 
-bool reads(const Operand& operand, uint32_t id) {
-    if (operand.kind == OperandKind::kRegister && operand.id == id) return true;
-    for (const Operand& item : operand.items)
-        if (reads(item, id)) return true;
-    return false;
+void add_registers(const Operand& operand, std::vector<uint32_t>& ids) {
+    if (operand.kind == OperandKind::kRegister) ids.push_back(operand.id);
+    for (const Operand& item : operand.items) add_registers(item, ids);
 }
 
 }  // namespace
+
+RegistersOf registers_of(const Source& source) {
+    static const std::set<std::string> no_result = {"st", "bra", "brx",  "exit",  "ret",  "bar",    "barrier",
+                                                    "cp", "red", "sust", "sured", "trap", "membar", "fence"};
+    RegistersOf result;
+    const bool is_address = !source.operands.empty() && (source.operands[0].kind == OperandKind::kAddress ||
+                                                         source.operands[0].kind == OperandKind::kTexel);
+    const std::string first = source.modifiers.empty() ? "" : source.modifiers[0];
+    const bool writes = !no_result.count(source.opcode) && !is_address && first != "store" && first != "dealloc";
+    for (size_t i = 0; i < source.operands.size(); i++) {
+        if (i || !writes || (source.opcode == "wgmma" && first == "mma_async"))
+            add_registers(source.operands[i], result.reads);
+        if (!i && writes) add_registers(source.operands[i], result.writes);
+    }
+    if (source.guard >= 0) result.reads.push_back(uint32_t(source.guard));
+    return result;
+}
 
 bool Decoder::result_is_read() const {
     const Source& present = ins();
     if (present.opcode == "red" || present.operands[0].kind != OperandKind::kRegister) return false;
     const uint32_t id = present.operands[0].id;
-    for (const Source& other : program_.sources) {
-        if (other.guard == int32_t(id)) return true;
-        static const std::vector<std::string> no_result = {"st", "bra", "brx",  "exit",  "ret",  "bar",    "barrier",
-                                                           "cp", "red", "sust", "sured", "trap", "membar", "fence"};
-        const bool stores = std::find(no_result.begin(), no_result.end(), other.opcode) != no_result.end();
-        for (size_t i = 0; i < other.operands.size(); i++) {
-            const bool is_result = i == 0 && !stores && other.operands[0].kind != OperandKind::kAddress;
-            if (!is_result && reads(other.operands[i], id)) return true;
+    return std::any_of(program_.sources.begin(), program_.sources.end(), [&](const Source& other) {
+        const std::vector<uint32_t> reads = registers_of(other).reads;
+        return std::find(reads.begin(), reads.end(), id) != reads.end();
+    });
+}
+
+// Find the registers that are live at the start of the kernel.
+void Decoder::find_unassigned() {
+    using Bits = std::vector<uint64_t>;
+    const size_t words = (widths_.size() + 63) / 64, count = program_.blocks.size();
+    std::vector<Bits> live(count, Bits(words)), written(count, Bits(words));
+    for (size_t i = 0; i < count; i++) {
+        const BasicBlock& block = program_.blocks[i];
+        for (uint32_t number = block.first; number < block.first + block.count; number++) {
+            const Source& from = program_.sources[number];
+            const RegistersOf registers = registers_of(from);
+            for (uint32_t id : registers.reads)
+                if (!(written[i][id / 64] >> id % 64 & 1)) live[i][id / 64] |= 1ull << id % 64;
+            for (uint32_t id : registers.writes)
+                if (from.guard < 0) written[i][id / 64] |= 1ull << id % 64;
         }
     }
-    return false;
+    bool grows = true;
+    while (grows) {
+        grows = false;
+        for (size_t i = count; i-- > 0;) {
+            const BasicBlock& block = program_.blocks[i];
+            const auto join = [&](size_t next) {
+                for (size_t word = 0; next < count && word < words; word++) {
+                    const uint64_t added = live[next][word] & ~written[i][word] & ~live[i][word];
+                    live[i][word] |= added;
+                    grows |= added != 0;
+                }
+            };
+            for (uint32_t target : block.targets) join(target);
+            const bool leaves = block.end == End::kExit || block.end == End::kTrap || block.end == End::kBranch;
+            if (block.end != End::kIndexedBranch && !(leaves && !block.guard)) join(i + 1);
+        }
+    }
+    for (uint32_t id = 0; count && id < widths_.size(); id++)
+        if (live[0][id / 64] >> id % 64 & 1 && registers_[id]) program_.unassigned.push_back(id);
 }
 
 void Decoder::instruction(BasicBlock& block) {
@@ -477,6 +522,8 @@ void Decoder::decode() {
             }
         }
     }
+    program_.registers = registers_;
+    find_unassigned();
 }
 
 }  // namespace kernrec

@@ -64,6 +64,7 @@ class Decoder {
     void end(BasicBlock& block);
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
+    void find_unassigned();
     // Set the guard of the current instruction: its predicate, and whether it is inverted.
     void guard(Row& predicate, bool& inverted);
     std::vector<bool> watched_;  // indexed by register: whether wgmma.mma_async uses it

@@ -124,12 +124,20 @@ struct Special {
     uint32_t id = 0;  // index in the list of names that Python passes
 };
 
+// Registers that an instruction reads and writes. The reads include its guard.
+struct RegistersOf {
+    std::vector<uint32_t> reads, writes;
+};
+RegistersOf registers_of(const Source& source);
+
 struct Program {
     std::vector<Source> sources;
     std::vector<BasicBlock> blocks;
     std::vector<Constant> constants;
     std::vector<Special> specials;
     std::map<uint32_t, uint32_t> rows;   // number of rows by width
+    std::vector<Row> registers;          // row of each register
+    std::vector<uint32_t> unassigned;    // registers that a thread may read before it writes them
     bool has_atomics = false;            // results may depend on the order of blocks
     std::map<uint32_t, std::string> unsupported;  // unsupported part of each instruction, keyed by instruction
     Row lane_address;                    // scratch row for one lane's computed address

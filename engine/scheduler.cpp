@@ -66,6 +66,10 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     block_numbers_.assign(launch.blocks_per_batch, 0);
     std::copy_n(blocks, count, block_numbers_.begin());
     fill_specials();
+    for (uint32_t id : program.unassigned) {
+        const Row& row = program.registers[id];
+        std::memset(arena_ + offset(row), 0, row.width == 1 ? size_t(warp_count) * 4 : size_t(lanes) * row.width / 8);
+    }
     std::fill(shared_.begin(), shared_.end(), kPoisonByte);
     std::fill(local_.begin(), local_.end(), kPoisonByte);
     for (std::vector<Copies>& copies : pending) copies.clear();
@@ -115,11 +119,14 @@ void Batch::update_live() {
 }
 
 void Batch::execute(const BasicBlock& block) {
+    const Instruction* previous = nullptr;
     for (const Instruction& ins : block.code) {
         source = ins.source;
-        if (checks_) checks_->before(*this, block, ins);
+        if (checks_) checks_->before(*this, block, ins, !previous || previous->source != source);
         ins.run(*this, ins);
+        previous = &ins;
     }
+    if (checks_ && block.end != End::kNone) checks_->at_end(*this, block);
 }
 
 void Batch::run_all() {

@@ -22,6 +22,9 @@ FIXES = {
     "division-by-zero": "check the divisor: CUDA leaves the result of an integer division by zero undefined",
     "uninitialized-shared": "write every element before it is read (shared memory is not zero at the start)",
     "uninitialized-global": "fill the buffer before the launch, for example with cudaMemset",
+    "uninitialized-local": "write every element before it is read (local arrays are not zero at the start)",
+    "uninitialized-register": "assign the variable on every path that leads to its first use",
+    "shuffle": "let all lanes that are read run the shuffle, or keep its distance within the mask",
     "outside-array": "check the index against the array's size",
     "out-of-bounds": "guard the access with the bounds of the buffer, as in `if (i < n)`",
     "misaligned": "a vector access needs an address that is a multiple of its size: align the offset, or load elements",
@@ -153,6 +156,12 @@ class Describer:
                 text = f"{who} divides an integer by zero"
             case "uninitialized-shared" | "uninitialized-global":
                 text = f"{who} reads byte {raw.offset} of {memory}, which nothing wrote before"
+            case "uninitialized-register":
+                text = f"{who} uses a variable that no statement has assigned before"
+            case "uninitialized-local":
+                text = f"{who} reads an element of a local array that nothing wrote before, and uses it{other}"
+            case "shuffle":
+                text = f"{who} shuffles a value from a lane that does not run the shuffle, and uses it{other}"
             case "outside-array":
                 text = f"{who} accesses {raw.bytes} bytes at byte {raw.offset} of {memory}, past its end"
             case "mask":

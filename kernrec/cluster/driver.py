@@ -83,11 +83,8 @@ class Driver:
         report: Report,
         stopping: Stopping,
     ) -> None:
-        """Prepare a campaign. The chooser has the problems, so those of the request are not used.
-
-        Raises:
-            UsageError: The request's recording contains nothing to replay.
-        """
+        """Prepare a campaign. The chooser has the problems, so those of the request are not used. Raise `UsageError` if
+        the request's recording contains nothing to replay."""
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
         self._stored = 0  # Number of rows that this campaign has added to the database.

@@ -128,11 +128,8 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format named by the text after `--emit`, such as `ptx` or `vllm:detail`.
-
-    Raises:
-        UsageError: There is no such format, or a detail is missing or unexpected.
-    """
+    """Return the format named by the text after `--emit`, such as `ptx` or `vllm:detail`. Raise `UsageError` if there
+    is no such format, or a detail is missing or unexpected."""
     base, colon, detail = name.partition(":")
     if instead := REMOVED.get(base) or REMOVED.get(base + colon):
         raise UsageError(f"--emit {name:.60} was removed: {instead}")

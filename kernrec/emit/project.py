@@ -30,11 +30,8 @@ _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit_project(answers: Sequence[Answer]) -> Files:
-    """Return the files of a CMake project that runs the best config of each answer.
-
-    Raises:
-        KernrecError: The op of a problem is not one of kernrec's ops, so the result cannot be checked.
-    """
+    """Return the files of a CMake project that runs the best config of each answer. Raise `KernrecError` if the op of a
+    problem is not one of kernrec's ops, so the result cannot be checked."""
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
         recommendation = answer.best
@@ -169,11 +166,8 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues all launches of a config.
-
-    Args:
-        names: Name of each kernel in the project, keyed by its name in the source.
-    """
+    """Return the C++ function that queues a config's launches. `names` maps kernel names in the source to the
+    project's."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):

@@ -24,11 +24,8 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches.
-
-    Args:
-        launches: Launches to describe. By default, the launches of the recommendation.
-    """
+    """Return the comment lines that describe a config, its tensors and its launches, by default the recommended
+    ones."""
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
@@ -117,11 +114,8 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch.
-
-    Raises:
-        KernrecError: There is no compiler, or the source does not compile.
-    """
+    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch. Raise
+    `KernrecError` if there is no compiler, or the source does not compile."""
     from kernrec.compile import CompileCache, compile_source
 
     kernel, problem, sm = recommendation.kernel, recommendation.problem, recommendation.gpu.sm

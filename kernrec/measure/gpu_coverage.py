@@ -59,10 +59,7 @@ def _standard_layers() -> _Layers:
 
 def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
     """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
-
-    Raises:
-        UsageError: A database cannot be read.
-    """
+    Raise `UsageError` if a database cannot be read."""
     layers = _standard_layers()
     rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
     for row in measured_problems(backend):

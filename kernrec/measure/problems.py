@@ -74,11 +74,8 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
 
 
 def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
-    """Return the requested problems (default: all) that a recording contains for a GPU, with their recordings.
-
-    Raises:
-        UsageError: The recording has none of the requested problems.
-    """
+    """Return the requested problems (default: all) that a recording contains for a GPU, with their recordings. Raise
+    `UsageError` if the recording has none of the requested problems."""
     assert request.recording is not None
     keys = {key: each for each in request.wanted for key in _recorded_keys(each)}
     recordings = {each.problem.key: each for each in load_requested(request.recording, gpu, keys or None)}
@@ -90,11 +87,8 @@ def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem
 
 
 def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
-    """Plan the measurements of the requested problems on a GPU model.
-
-    Raises:
-        UsageError: No config can run a problem, or a recording has none of the problems.
-    """
+    """Plan the measurements of the requested problems on a GPU model. Raise `UsageError` if no config can run a
+    problem, or a recording has none of the problems."""
     most = request.effort.configs if request.strategy is Strategy.ALL else None
     if request.recording is not None:
         recorded = [(each.name, recording) for each, recording in recordings_on(gpu, request)]

@@ -83,11 +83,8 @@ class RefineSubject:
 
 
 def subject_on(name: str, request: CollectRequest) -> RefineSubject:
-    """Return the contenders of the requested problems on a GPU model.
-
-    Raises:
-        UsageError: No config can run a problem, or a recording has none of the problems.
-    """
+    """Return the contenders of the requested problems on a GPU model. Raise `UsageError` if no config can run a
+    problem, or a recording has none of the problems."""
     if request.recording is not None:
         return _recorded(name, request)
     gpu, context = find_gpu(name), context_of(request, with_rows=True)

@@ -62,14 +62,8 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Check that an array can be used as a kernel's tensor.
-
-    Args:
-        device: Number of the GPU that must hold the array, or -1 for host memory.
-
-    Raises:
-        UsageError: The array has the wrong device, dtype, shape, strides or alignment.
-    """
+    """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor.
+    `device` is the number of the required GPU, or -1 for host memory."""
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
@@ -106,11 +100,8 @@ class Reader(Protocol):
         """
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Return the start address of an array.
-
-        Raises:
-            UsageError: The array does not match `expected`, or is on another device.
-        """
+        """Return the start address of an array. Raise `UsageError` if the array does not match `expected`, or is on
+        another device."""
 
     def stream(self, device: int) -> int:
         """Return the address of the library's current stream on a device."""

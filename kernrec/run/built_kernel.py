@@ -151,11 +151,8 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into.
-
-        Raises:
-            KernrecError: PyTorch is not installed.
-        """
+        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into. Raise `KernrecError` if
+        PyTorch is not installed."""
         try:
             import torch  # noqa: F401
         except ImportError:

@@ -78,11 +78,8 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem for input arrays of these shapes, which are in the order of the op's tensors.
-
-        Raises:
-            UsageError: The kernel was not built for this number of inputs or axes, or for the value of a dimension.
-        """
+        """Return the problem for input arrays of these shapes, which are in the order of the op's tensors. Raise
+        `UsageError` if the kernel was not built for this number of inputs or axes, or for the value of a dimension."""
         if len(shapes) != len(self.inputs):
             raise UsageError(
                 f"{self.op.name} takes {len(self.inputs)} arrays ({', '.join(self.inputs)}); {len(shapes)} were given"
@@ -218,11 +215,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem, in CUDA C++ if Triton is not installed.
-
-        Raises:
-            KernrecError: No kernel that can be compiled on this machine can run the problem.
-        """
+        """Return the recommended kernel and config for a problem, in CUDA C++ if Triton is not installed. Raise
+        `KernrecError` if no kernel that can be compiled on this machine can run the problem."""
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)
             key = kernel.name, *sorted(config.items())

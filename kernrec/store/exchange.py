@@ -138,11 +138,7 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression that computes the key of a row.
-
-    Args:
-        kinds: SQL types of the table's columns, keyed by column name. The first column is the key.
-    """
+    """Return an SQL expression for the key of a row, given its column types. The first column is the key."""
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []

@@ -42,10 +42,7 @@ def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
     """Add rows to a table, except rows that it already contains. Return the keys of all given rows in the given order.
-
-    Raises:
-        UsageError: A column is unknown, or a value does not fit its column. Nothing is added.
-    """
+    Raise `UsageError` if a column is unknown, or a value does not fit its column. Then nothing is added."""
     kinds = columns(connection, table)
     key, *names = kinds
     keys: list[str] = []

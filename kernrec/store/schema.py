@@ -114,11 +114,8 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
 
 def make_file(path: Path) -> None:
-    """Create an empty database file atomically, unless another process has created it in the meantime.
-
-    Raises:
-        UsageError: The file cannot be created.
-    """
+    """Create an empty database file atomically, unless another process has created it in the meantime. Raise
+    `UsageError` if the file cannot be created."""
     import duckdb
 
     path = path.absolute()

@@ -4,9 +4,13 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernrec.cli import app
+from kernrec.ptx import KernelLaunch, parse
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.watched import EmulationOptions
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,28 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
 def test_correct_kernel_has_no_findings(case, tmp_path, capsys):
     assert run(case, tmp_path) == 0, capsys.readouterr().out
+
+
+GUARDED = """.version 8.6
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 y)
+{
+.reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %a<3>;
+ld.param.u64 %a0, [y]; mov.u32 %r0, %ctaid.x; setp.eq.u32 %p0, %r0, 0;
+@%p0 mov.u32 %r1, 5;
+@%p0 setp.eq.u32 %p1, %r0, 0;
+selp.b32 %r2, 7, %r1, %p1;
+mul.wide.u32 %a1, %r0, 4; add.u64 %a2, %a0, %a1; st.global.u32 [%a2], %r2;
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_unassigned_registers_do_not_keep_values_of_other_blocks(together):
+    y = np.full(3, -1, np.int32)
+    emulation = Emulation(parse(GUARDED), KernelLaunch("f", (3,), (1,), ["y"], {"y": y}), EmulationOptions(together))
+    for first in range(0, 3, together):
+        emulation.run(range(3)[first : first + together])
+    assert y.tolist() == [7, 0, 0]

@@ -110,11 +110,8 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, including the most dynamic shared memory of any launch.
-
-    Raises:
-        MeasurementFailure: The code did not compile, or cannot be launched with this config.
-    """
+    """Return the properties of a task's code, including the most dynamic shared memory of any launch. Raise
+    `MeasurementFailure` if the code did not compile, or cannot be launched with this config."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
     if task.kernel is None:

@@ -200,11 +200,8 @@ class DeviceSession:
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, if there is any.
-
-        Raises:
-            MeasurementFailure: The config fails, or crashes the worker.
-        """
+        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, if there is any. Raise
+        `MeasurementFailure` if the config fails, or crashes the worker."""
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
             problem=task.problem.key, tier=tier, best_s=best_s, traits=vars(self.traits),

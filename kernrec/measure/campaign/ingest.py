@@ -94,12 +94,8 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay.
-
-    Args:
-        database: Path of the database, which may not exist.
-        gpu: Name in the GPU catalog.
-    """
+    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay. The
+    database may not exist."""
     if not database.exists():
         return []
     with Database.open(database) as opened:

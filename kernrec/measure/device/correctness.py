@@ -205,11 +205,8 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the values of the outputs in the first copy of the tensors.
-
-        Raises:
-            MeasurementFailure: Every element of an output is NaN or was not written.
-        """
+        """Return the values of the outputs in the first copy of the tensors. Raise `MeasurementFailure` if every
+        element of an output is NaN or was not written."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()

@@ -186,11 +186,8 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's limits if a run and its guard were killed. Do nothing if the run is alive.
-
-    Raises:
-        KernrecError: The GPU is limited, and the driver refuses to restore it.
-    """
+    """Restore a GPU's limits if a run and its guard were killed. Do nothing if the run is alive. Raise `KernrecError`
+    if the GPU is limited, and the driver refuses to restore it."""
     if present_entry(gpu.uuid) is None:
         return
     try:

@@ -26,11 +26,8 @@ _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load compiled code on the device. Without machine code, the driver compiles the PTX.
-
-    Raises:
-        MeasurementFailure: The driver refuses the code.
-    """
+    """Load compiled code on the device. Without machine code, the driver compiles the PTX. Raise `MeasurementFailure`
+    if the driver refuses the code."""
     module = Module()
     try:
         module.load(compiled.cubin or compiled.ptx.encode() + b"\0")
@@ -42,11 +39,7 @@ def loaded_module(compiled: Compiled) -> Module:
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
     """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
-    Args:
-        names: Names of the kernels in the code, keyed by their names in the spec.
-
-    Raises:
-        MeasurementFailure: The arguments of a launch do not match its kernel.
+    `names` are the kernels' names in the code, keyed by their names in the spec. Raise `MeasurementFailure` otherwise.
     """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
@@ -54,11 +47,8 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
-    """Queue copies of tensors to the module's `__constant__` variables, if the code contains them.
-
-    Raises:
-        MeasurementFailure: A variable is too small for its tensor.
-    """
+    """Queue copies of tensors to the module's `__constant__` variables, if the code contains them. Raise
+    `MeasurementFailure` if a variable is too small for its tensor."""
     for name, symbol in kernel.constants.items():
         if (variable := code.variables.get(symbol)) is None:
             continue

@@ -69,13 +69,9 @@ class Recording:
 
 
 def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
-    """Return the names of the recorded GPUs that `--gpu` selects.
+    """Return the names of the recorded GPUs that `--gpu` selects: `auto` (the only GPU), `all`, or a name.
 
-    Args:
-        wanted: `auto` (the only recorded GPU), `all`, or the name of a GPU.
-
-    Raises:
-        UsageError: The database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
+    Raise `UsageError` if the database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
     """
     with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
@@ -120,11 +116,7 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
 
-    Args:
-        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
-
-    Raises:
-        UsageError: The database has nothing to replay.
+    If `gpu` is None, there must be only one GPU. Raise `UsageError` if the database has nothing to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:
@@ -231,10 +223,7 @@ def shipped_file() -> Path:
 
 def shipped_recording() -> Path:
     """Return the path of a database with the shipped recording, which is created in the cache folder on first use.
-
-    Raises:
-        UsageError: The database cannot be written to the cache folder.
-    """
+    Raise `UsageError` if the database cannot be written to the cache folder."""
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
     from kernrec.store import Database

@@ -24,10 +24,7 @@ from kernrec.util.human import counted
 @contextmanager
 def rewritten(path: Path) -> Iterator[Database]:
     """Open a copy of a database for writing. At the end, the copy replaces the database, unless there was an error.
-
-    Raises:
-        UsageError: Another process writes to the file, or the file cannot be copied.
-    """
+    Raise `UsageError` if another process writes to the file, or the file cannot be copied."""
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
     with file_errors(beside, "written"):
@@ -94,12 +91,8 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows.
-
-    Args:
-        checked: Folder with files of checked rows. The files are moved out of this folder.
-        signer, apart_from: See `Database.add_from`.
-    """
+    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows. The
+    files are moved out of the folder. `Database.add_from` describes the other arguments."""
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
@@ -107,8 +100,7 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
-    Args:
-        checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
+    kernrec adds many `checked` rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

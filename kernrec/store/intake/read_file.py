@@ -52,12 +52,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Measurements
-    stay in a copy of the file, which nobody can change after the check.
-
-    Returns:
-        Number of rows in each table.
-    """
+    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Return the
+    number of rows in each table. Measurements stay in a copy of the file, which nobody can change after the check."""
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
         _write_tables(connection, [table for table, count in counts.items() if count], folder)
@@ -330,11 +326,8 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types.
-
-    Raises:
-        UsageError: The file states that it has more rows or bytes than any recording.
-    """
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if the file
+    states that it has more rows or bytes than any recording."""
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (

@@ -51,11 +51,8 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Check the manifest of a bundle and its signature, and return the bundle.
-
-    Raises:
-        UsageError: The file is not a manifest, or its signature does not match.
-    """
+    """Check the manifest of a bundle and its signature, and return the bundle. Raise `UsageError` if the file is not a
+    manifest, or its signature does not match."""
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
         raise UsageError(f"{place.title} unpacks to {manifest.size} bytes, more than its rows need")
@@ -65,11 +62,7 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
     """Return (parsed document, bytes of the document) for a document with a signature file beside it.
 
-    Args:
-        parse: Function that converts the document's bytes, given a title for messages.
-
-    Raises:
-        UsageError: `parse` refuses the document, or the document's owner did not sign it.
+    `parse` gets the bytes and a title for messages. Raise `UsageError` if it refuses them, or the owner did not sign.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -135,11 +128,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:
-    """Copy a segment of a bundle to the new file `target`.
-
-    Raises:
-        UsageError: The size or hash of the segment differs from the manifest.
-    """
+    """Copy a segment of a bundle to the new file `target`. Raise `UsageError` if the size or hash of the segment
+    differs from the manifest."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

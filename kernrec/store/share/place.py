@@ -38,15 +38,8 @@ class Place(Protocol):
         """Name of the store, for messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield the content of a file in pieces.
-
-        Args:
-            most: Maximum size of the file in bytes.
-
-        Raises:
-            MissingFileError: The file does not exist.
-            UsageError: The file is larger than `most`.
-        """
+        """Yield the content of a file in pieces. Raise `MissingFileError` if there is no file, and `UsageError` if it
+        has more than `most` bytes."""
 
     def write(self, name: str, source: Path) -> None:
         """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
@@ -63,11 +56,8 @@ def checked_name(name: str) -> str:
 
 
 def bundle_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names, except names that `checked_name` refuses.
-
-    Raises:
-        UsageError: There are more names than a place may have.
-    """
+    """Return the sorted names, except names that `checked_name` refuses. Raise `UsageError` if there are more names
+    than a place may have."""
     chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
@@ -111,11 +101,7 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file, uncompressed, because Parquet files are compressed already.
-
-    Args:
-        title: Name of the file, for messages. By default, the path.
-    """
+    """A bundle in a zip file, uncompressed, because Parquet files are compressed already. Messages name it `title`."""
 
     def __init__(self, path: Path, title: str = "") -> None:
         self.path = path

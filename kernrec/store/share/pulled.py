@@ -72,12 +72,8 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements.
-
-    Args:
-        path: Path of the database of pulled rows, which is created if needed.
-        name: Name of the withdrawal at its place.
-    """
+    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements. `name` is
+    the withdrawal's name at its place."""
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
@@ -171,11 +167,8 @@ def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
 
 @contextmanager
 def working_on(path: Path) -> Iterator[None]:
-    """Hold a lock that lets only one process at a time pull or push on this machine.
-
-    Raises:
-        UsageError: Another process held the lock for `_WAIT_S` seconds.
-    """
+    """Hold a lock that lets only one process at a time pull or push on this machine. Raise `UsageError` if another
+    process held the lock for `_WAIT_S` seconds."""
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)

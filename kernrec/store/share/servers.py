@@ -124,11 +124,8 @@ _CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
-    """Check the URL of a place, and return it in a uniform form. The path of a folder becomes absolute.
-
-    Raises:
-        UsageError: The text is not a URL, has an unknown scheme, or contains a user or password.
-    """
+    """Check the URL of a place, and return it in a uniform form. The path of a folder becomes absolute. Raise
+    `UsageError` if the text is not a URL, has an unknown scheme, or contains a user or password."""
     scheme, separator, _ = text.partition("://")
     if not text.strip():
         raise UsageError("no place was given; pass a folder or a URL such as s3://team/kernrec")
