@@ -45,7 +45,6 @@ def _foreign() -> Iterator[Format]:
     t1 = json.loads((ROOT / "datasets" / "kernels" / "filter2d.json").read_text(encoding="utf-8"))
 
     def options(path: Path) -> None:
-        """Read a T1 file whose compiler options are the lines of the case."""
         document = json.loads(json.dumps(t1))
         document["KernelSpecification"]["CompilerOptions"] = _lines(path)
         (spec := path.with_name("case.json")).write_text(json.dumps(document))
@@ -111,7 +110,6 @@ def _place(work: Path) -> Iterator[Format]:
     withdrawal = Withdrawal({"monday": ["0" * 32, "f" * 32]}, *about, "the fan was broken", signer.key)
 
     def pulled(path: Path) -> None:
-        """Pull from an index whose withdrawal is the case, signed by the samples' key."""
         line = path.read_bytes().replace(b"\n", b" ")
         signed = line + b"\n" + signer.sign(line)
         (folder := path.parent / "team" / "withdrawn").mkdir(parents=True)

@@ -202,7 +202,6 @@ CONFIGS = {"SMALL": SMALL, "DEEP": DEEP, "RESIDENT": RESIDENT, "TWICE": TWICE}
 
 
 def runs_of(kernel: Kernel, mutant: dict[str, str]) -> list[TritonRun]:
-    """Return the runs that execute the broken code of a mutant."""
     if kernel is ATTENTION:
         return ATTENTION_RUNS
     config = CONFIGS[mutant["config"]]
