@@ -310,6 +310,7 @@ def _mode(torch: Any) -> Any:
         tensor.record_stream: None,
     }
     unchanged = (tensor.cuda, tensor.pin_memory)
+    products = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)  # On a CPU, they have no `out_dtype`.
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Torch mode that replaces GPUs in arguments by the CPU."""
@@ -322,6 +323,8 @@ def _mode(torch: Any) -> Any:
             if function in unchanged:
                 return args[0]
             named = {name: _instead(torch, value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+            if function in products and (dtype := named.pop("out_dtype", None)) is not None:
+                args = [value.to(dtype) if isinstance(value, tensor) else value for value in args]
             return function(*(_instead(torch, value) for value in args), **named)
 
     return OnCpu
@@ -371,7 +374,7 @@ class StandInDriver:
 
     def get_benchmarker(self) -> Any:
         """Return a `do_bench` that measures 0 for every launch."""
-        return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
+        return lambda launch, *times, quantiles=None, **options: [0.0] * len(quantiles) if quantiles else 0.0
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Return (module, function, registers, spills, threads per block) without loading anything."""
@@ -407,9 +410,14 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     before, active = drivers.__dict__.get("is_active"), driver._active
     drivers.is_active = staticmethod(lambda: True)
     simulated = find_gpu(name)
-    driver.set_active(StandInDriver(simulated))
+    stand_in = StandInDriver(simulated)
+    driver.set_active(stand_in)
+    testing, benchmark = importlib.import_module("triton.testing"), stand_in.get_benchmarker()
     try:
-        with torch_without_gpu(simulated):
+        with ExitStack() as stack:
+            for function in ("do_bench", "do_bench_cudagraph"):
+                stack.enter_context(replaced(testing, function, benchmark))
+            stack.enter_context(torch_without_gpu(simulated))
             yield
     finally:
         driver._active = active

@@ -133,11 +133,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. Raise the errors of `collect`.
-
-    Args:
-        scratch: Folder for temporary files of the device's process.
-    """
+    """Return the device that a request names, with `scratch` for its temporary files. Raise the errors of `collect`."""
     if request.recording is not None:
         (gpu,) = chosen_gpus(request.recording, request.gpu)
         return recorded_device(request.recording, gpu, request.seed)
