@@ -267,10 +267,7 @@ def _processor_s(pid: int | None) -> float:
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process, because nested macros can make the compiler use all of it.
-
-    Windows and macOS have no such limit.
-    """
+    """Limit the memory of this process, because nested macros can make the compiler use all of it."""
     if sys.platform in ("win32", "darwin"):
         return
     import resource

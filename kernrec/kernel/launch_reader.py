@@ -186,9 +186,7 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return CUDA's limits as constraints (CUDA C++ Programming Guide, "Technical Specifications per Compute
-    Capability").
-    """
+    """Return CUDA's limits as constraints (Programming Guide, "Technical Specifications per Compute Capability")."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

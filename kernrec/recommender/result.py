@@ -276,6 +276,7 @@ class Answer(JsonForm):
     layout = Alias[str]("Tensor layout.", "problem.layout")
     objective = Alias[Objective]("Objective that ranks the recommendations.", "query.objective")
     backends = Alias[tuple[str, ...]]("Backends whose baselines the answer includes; empty for all.", "query.backends")
+    source = Alias[str]("Only source of estimates that the query allows; empty for all sources.", "query.source")
     conditions = Alias[Conditions]("Assumed input data, and assumed state of L2 at a launch.", "query.conditions")
     inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
     l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")

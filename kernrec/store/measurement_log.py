@@ -211,14 +211,11 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine what several databases contain about a problem.
+    """Combine what several databases (`logs`, in order of precedence) contain about a problem, for the requested
+    kernels.
 
     For each config, only the first database with measurements counts. Replayed rows count only if no database has
     measurements of the config.
-
-    Args:
-        logs: Logs of the databases, in order of precedence.
-        kernels: Names of the requested kernels.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE

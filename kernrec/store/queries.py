@@ -130,12 +130,8 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
-        """Return the measured costs and the failures of configs on a GPU.
-
-        Args:
-            problems: Keys of the problems.
-            signed: Whether this is the database of pulled rows, whose signers are read, too.
-        """
+        """Return the measured costs and the failures of configs on a GPU, for problems given by key. If `signed` is
+        true, also return the signers of pulled rows."""
         with one_line(self.path):
             return read_log(self._connection, gpu, problems, signed)
 

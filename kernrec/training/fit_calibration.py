@@ -294,10 +294,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit the multipliers of P parts with equal weights for all problems.
-
-    `shares` has an array (rows, P) per group, from `time_shares` or `energy_shares`.
-    """
+    """Fit P multipliers with equal weights for all problems. `shares` has an array (rows, P) per group."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

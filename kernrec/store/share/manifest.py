@@ -183,12 +183,8 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`.
-
-    Args:
-        title: Name of the document, for the message.
-        kind: Expected kind of document, such as "a withdrawal".
-    """
+    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`. The message names the
+    document's `title` and expected `kind`, such as "a withdrawal"."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
