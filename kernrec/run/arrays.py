@@ -235,15 +235,8 @@ class ViewReader:
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor.
-
-    Args:
-        name: Name of the array, for messages.
-        driver: Driver that finds the GPU of an address.
-
-    Raises:
-        UsageError: The array has no such interface.
-    """
+    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor. Raise `UsageError` if it has no
+    `__cuda_array_interface__`. The driver finds the GPU of its address."""
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise UsageError(

@@ -96,14 +96,9 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the requested problems.
+    """Return the recordings of the problems with the given keys, or of all problems if None.
 
-    Args:
-        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
-        keys: Keys of the problems, or None for all problems.
-
-    Raises:
-        UsageError: The database has nothing to replay, or none of these problems was recorded.
+    If `gpu` is None, there must be only one GPU. Raise `UsageError` if none of these problems was recorded.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]

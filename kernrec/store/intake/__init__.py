@@ -59,15 +59,11 @@ _MANY_BYTES = 2**24
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file, except rows that `database` already contains, and return the number of new
-    rows. If an error occurs, no row is added.
+    """Add the rows of another database file, except rows that `database` already contains. Return the number of new
+    rows.
 
-    Args:
-        other: An untrusted file, which is not changed. Its withdrawals are ignored.
-        note: Function that receives a message if withdrawals were ignored.
-
-    Raises:
-        UsageError: The file cannot be read, or a row is impossible or does not match its key.
+    The file is untrusted and does not change. Its withdrawals are ignored, and `note` receives a message about them. If
+    the file or a row is not valid, raise `UsageError` and add nothing.
     """
     with _checked(other, database.path, note) as checked:
         return add_checked(database, checked)

@@ -134,14 +134,9 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the selected rows to segments in a folder, without private values.
+    """Write the selected rows to segments in a folder, without private values (`secret_of`).
 
-    Args:
-        secret: Secret of the database (`secret_of`).
-        licence: License of the rows. By default, `LICENCE`.
-
-    Raises:
-        UsageError: The license is not one line of text, or other people's kernrec would refuse the manifest.
+    Raise `UsageError` if the license is not one line of text, or other people's kernrec would refuse the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: expected one line of at most 200 visible characters")

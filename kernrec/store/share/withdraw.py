@@ -125,13 +125,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements that the user withdrew after pushing them, keyed by the reason for the withdrawal.
-
-    Args:
-        path: Path of the database of pulled rows.
-        database: Database in which the measurements were withdrawn.
-        names: Names of the pushed bundles.
-    """
+    """Return the measurements in the given bundles that the user withdrew in `database` after pushing them, keyed by
+    the reason. The database of pulled rows is at `path`."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
