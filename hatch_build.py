@@ -133,7 +133,8 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
             return reason
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            if reason := next(filter(None, pool.map(compiled, files)), None):
+            longest_first = sorted(files, key=lambda path: path.stat().st_size, reverse=True)
+            if reason := next(filter(None, pool.map(compiled, longest_first)), None):
                 return reason
         links = ["-Wl,-s", *sanitizers]
         if sys.platform == "darwin":

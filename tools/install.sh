@@ -16,7 +16,27 @@ stamp() {
     cat pyproject.toml hatch_build.py
     find engine -name '*.h' -o -name '*.cpp' | sort | xargs cat kernrec/util/engine_file.py
 }
+# Print the packages of an extra, with those of the extras that it names.
+packages() {
+    "$venv/bin/python" - "$extra" << 'END'
+import re, sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+wanted = [f"kernrec[{sys.argv[1]}]"]
+for name in wanted:
+    if extras := re.fullmatch(r"kernrec\[(.*)\]", name):
+        wanted += [each for extra in extras[1].split(",") for each in project["optional-dependencies"][extra]]
+    else:
+        print(name)
+print(*project["dependencies"], sep="\n")
+END
+}
 if ! cmp -s <(stamp) "$venv/installed.txt"; then
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
+    pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    # Compile the engine while one core installs the packages.
+    "${pip[@]}" --no-deps --editable . &
+    trap 'kill $! 2> /dev/null || true' EXIT
+    packages | "${pip[@]}" --requirement /dev/stdin
+    wait $!
+    trap - EXIT
     stamp > "$venv/installed.txt"
 fi

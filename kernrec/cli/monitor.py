@@ -30,12 +30,6 @@ class MonitorOptions(options.Options):
     trace: Annotated[Path | None, option("Write the samples to a .csv file.")] = None
     as_json: AsJson = False
 
-    def check(self) -> None:
-        if not self.command:
-            raise UsageError("give the command to run, after --")
-        if self.trace is not None and self.trace.suffix != ".csv":
-            raise UsageError(f"--trace {self.trace}: expected a .csv file")
-
 
 @options.takes(MonitorOptions)
 def monitor(wanted: MonitorOptions) -> None:
@@ -47,7 +41,10 @@ def monitor(wanted: MonitorOptions) -> None:
     """
     from kernrec.measure.monitor import NvmlReader, TraceFile, summarize_trace, watch_command
 
-    wanted.check()
+    if not wanted.command:
+        raise UsageError("give the command to run, after --")
+    if wanted.trace is not None and wanted.trace.suffix != ".csv":
+        raise UsageError(f"--trace {wanted.trace}: expected a .csv file")
     samples: list[SensorReading] = []
     reader = NvmlReader()
     notes, title = reader.notes, f"{reader.name}, one sample every {human(_PERIOD_S, 's')}"
@@ -59,7 +56,7 @@ def monitor(wanted: MonitorOptions) -> None:
             if file is not None:
                 file.add(sample)
 
-        status = watch_command(wanted.command or [], reader, _PERIOD_S, show)
+        status = watch_command(wanted.command, reader, _PERIOD_S, show)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     summary = summarize_trace(samples)

@@ -96,9 +96,7 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return (exit status, output, machine code) of `ptxas`, such as for `sm_90a`. Raise `CompileError` on a
-    timeout.
-    """
+    """Return (exit status, output, machine code) of `ptxas` for a target. Raise `CompileError` on a timeout."""
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")

@@ -101,12 +101,10 @@ class MachineLowering:
     """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble and disassemble the kernel."""
         self._code = (machine_code(ptx, sm) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions of each basic block of a function without calls, keyed by class."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:

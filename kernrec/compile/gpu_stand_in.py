@@ -8,11 +8,14 @@ import functools
 import importlib
 import os
 import re
+import shlex
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -310,6 +313,7 @@ def _mode(torch: Any) -> Any:
         tensor.record_stream: None,
     }
     unchanged = (tensor.cuda, tensor.pin_memory)
+    products = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)  # On a CPU, they have no `out_dtype`.
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Torch mode that replaces GPUs in arguments by the CPU."""
@@ -322,6 +326,8 @@ def _mode(torch: Any) -> Any:
             if function in unchanged:
                 return args[0]
             named = {name: _instead(torch, value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+            if function in products and (dtype := named.pop("out_dtype", None)) is not None:
+                args = [value.to(dtype) if isinstance(value, tensor) else value for value in args]
             return function(*(_instead(torch, value) for value in args), **named)
 
     return OnCpu
@@ -371,7 +377,7 @@ class StandInDriver:
 
     def get_benchmarker(self) -> Any:
         """Return a `do_bench` that measures 0 for every launch."""
-        return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
+        return lambda launch, *times, quantiles=None, **options: [0.0] * len(quantiles) if quantiles else 0.0
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         """Return (module, function, registers, spills, threads per block) without loading anything."""
@@ -395,6 +401,22 @@ class StandInDriver:
 
 
 @contextmanager
+def _nvidia_smi(gpu: GPU) -> Iterator[None]:
+    """Put a program `nvidia-smi` that prints the name of a GPU on the path of child processes within a `with` block.
+    FlagGems looks for GPUs with this program."""
+    before, name = os.environ.get("PATH", os.defpath), shlex.quote(gpu.title)
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        program = Path(folder, "nvidia-smi")
+        program.write_text(f'#!/bin/sh\ncase "$*" in *query-gpu=name*) echo {name};; *) echo GPU 0: {name};; esac\n')
+        program.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join([folder, before])
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+
+@contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver."""
     if has_driver():
@@ -407,9 +429,15 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     before, active = drivers.__dict__.get("is_active"), driver._active
     drivers.is_active = staticmethod(lambda: True)
     simulated = find_gpu(name)
-    driver.set_active(StandInDriver(simulated))
+    stand_in = StandInDriver(simulated)
+    driver.set_active(stand_in)
+    testing, benchmark = importlib.import_module("triton.testing"), stand_in.get_benchmarker()
     try:
-        with torch_without_gpu(simulated):
+        with ExitStack() as stack:
+            for function in ("do_bench", "do_bench_cudagraph"):
+                stack.enter_context(replaced(testing, function, benchmark))
+            stack.enter_context(_nvidia_smi(simulated))
+            stack.enter_context(torch_without_gpu(simulated))
             yield
     finally:
         driver._active = active

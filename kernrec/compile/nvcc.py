@@ -104,7 +104,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return nvcc's path from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels, or None without a host compiler."""
+    """Return nvcc's path, from PATH first, or None if nvcc or a host compiler is missing."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)

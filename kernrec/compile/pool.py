@@ -236,7 +236,6 @@ class _Worker:
 
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
-    """Compile jobs in a worker process until the parent closes the connection."""
     settle()
     together = Together(CompileCache(cache_folder))
     limit_memory()
@@ -268,10 +267,7 @@ def _processor_s(pid: int | None) -> float:
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process, because nested macros can make the compiler use all of it.
-
-    Windows and macOS have no such limit.
-    """
+    """Limit the memory of this process, because nested macros can make the compiler use all of it."""
     if sys.platform in ("win32", "darwin"):
         return
     import resource
@@ -307,14 +303,9 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class Processors:
-    """Processes of this machine that compile sources and run Python tasks."""
+    """Up to `count` processes of this machine that run Python tasks, and processes that compile sources."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """Start no process yet.
-
-        Args:
-            count: maximum number of working processes.
-        """
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None

@@ -62,11 +62,7 @@ def is_one_kernel(source: str) -> bool:
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key that is equal for jobs that may be compiled together.
-
-    They have the same source, and all or none use dynamic shared memory: a config without it could not use code
-    compiled beside configs that use it.
-    """
+    """Return a key that is equal for jobs of one source that agree on whether they use dynamic shared memory."""
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 

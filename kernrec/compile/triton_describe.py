@@ -185,7 +185,6 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """Convert an argument for a grid function or a heuristic."""
     if isinstance(value, list):
         return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
@@ -214,7 +213,6 @@ def _imported(folder: Path) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any]) -> Description:
-    """Answer a request in the process that `described` starts."""
     from kernrec.compile.triton_load import jit_function, module_of
 
     folder = Path(request["folder"]) if request["folder"] else None

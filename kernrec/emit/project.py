@@ -166,11 +166,8 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues all launches of a config.
-
-    Args:
-        names: Name of each kernel in the project, keyed by its name in the source.
-    """
+    """Return the C++ function that queues a config's launches. `names` maps kernel names in the source to the
+    project's."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):

@@ -24,11 +24,8 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches.
-
-    Args:
-        launches: Launches to describe. By default, the launches of the recommendation.
-    """
+    """Return the comment lines that describe a config, its tensors and its launches, by default the recommended
+    ones."""
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",

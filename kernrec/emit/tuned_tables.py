@@ -80,14 +80,8 @@ def _cost(answer: "Answer") -> float:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two tuning files. An entry of `new` replaces the entry of `before` with the same number of tokens.
-
-    Args:
-        place: Name of the existing file, for messages.
-
-    Raises:
-        UsageError: The existing file has another format.
-    """
+    """Merge two tuning files. An entry of `new` replaces the entry of `before` with the same number of tokens. Raise
+    `UsageError` if the existing file `place` has another format."""
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
     return write_moe_configs(entries | added, version).encode()

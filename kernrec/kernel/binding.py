@@ -202,12 +202,7 @@ class PackedArguments:
     """Arguments of a launch, packed for the CUDA driver. Addresses can change between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack the arguments.
-
-        Args:
-            values: `ctypes` value of each parameter.
-            names: tensor or workspace whose address each parameter holds, or None.
-        """
+        """Pack `ctypes` values. `names` contains the tensor or workspace whose address a value holds, or None."""
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
         """Packed values that hold the address of each tensor or workspace."""

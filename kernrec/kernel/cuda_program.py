@@ -187,10 +187,7 @@ def _without_host_macros(text: str) -> str:
 
 
 def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
-    """Return the declarations of types and macros that nothing else in the source needs.
-
-    The types in a macro are only needed if something uses the macro.
-    """
+    """Return the declarations of types and macros that nothing else in the source needs."""
     named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
     words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
     mentioned = set(_WORD.findall(instance)).union(*(each for key, each in words.items() if key not in named))

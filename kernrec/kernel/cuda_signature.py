@@ -101,7 +101,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
             lambda part: part[2] if re.search(rf"#[ \t]*define[ \t]+{part[1]}\b", text) else part[3] or "",
             text[declared.end() : end - 1],
         )
-        # A declaration has no body.
+        # Skip a declaration without a body.
         if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))

@@ -31,14 +31,7 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """Create a reader.
-
-        Args:
-            names: names in expressions.
-            static_names: names in expressions of probes. Their values do not depend on the problem's dimensions.
-            pointers: tensors and workspaces.
-            images: tensors that are read through textures or surfaces.
-        """
+        """Create a reader. Expressions of probes may only use `static_names`, which do not depend on dimensions."""
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images
@@ -193,9 +186,7 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return CUDA's limits as constraints (CUDA C++ Programming Guide, "Technical Specifications per Compute
-    Capability").
-    """
+    """Return CUDA's limits as constraints (Programming Guide, "Technical Specifications per Compute Capability")."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

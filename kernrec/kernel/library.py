@@ -103,9 +103,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels for a problem, also of equivalent ops. Raise `NoSuchKernelError` if there are
-    none.
-    """
+    """Return the CUDA C++ kernels of a problem and its equivalents. Raise `NoSuchKernelError` if there are none."""
     able = [
         kernel
         for form in equivalents(problem)

@@ -68,10 +68,7 @@ def collect_at(
 
     Args:
         points: Power limits and clocks. All are checked first, and the GPU's settings are restored at the end.
-        request, report, stopping: See `collect`. The request must be for one GPU of this machine.
-
-    Raises:
-        KernrecError: See `collect`.
+        request, report, stopping: See `collect`, also for errors. The request must be for one GPU of this machine.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -133,11 +130,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. Raise the errors of `collect`.
-
-    Args:
-        scratch: Folder for temporary files of the device's process.
-    """
+    """Return the device that a request names, with `scratch` for its temporary files. Raise the errors of `collect`."""
     if request.recording is not None:
         (gpu,) = chosen_gpus(request.recording, request.gpu)
         return recorded_device(request.recording, gpu, request.seed)

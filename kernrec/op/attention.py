@@ -88,10 +88,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return mean and standard deviation of inputs that are not standard normal.
-
-    The large spread of q makes a few keys dominate, as in trained networks.
-    """
+    """Return mean and deviation of inputs that are not standard normal. With a wide q, few keys dominate."""
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}

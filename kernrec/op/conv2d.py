@@ -71,7 +71,6 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """Compute the convolution as a sum of matmuls, one per filter tap and group."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]

@@ -84,10 +84,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return mean and standard deviation of inputs that are not standard normal.
-
-    The large spread of the scores makes one expert dominate, as in trained networks.
-    """
+    """Return mean and deviation of inputs that are not standard normal. With wide scores, one expert dominates."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

@@ -118,32 +118,28 @@ def report(
     shown: list[dict[str, str]] = []
 
     def record(path: str, parameters: Mapping[str, str]) -> Any:
-        answer = recorded[key(path, parameters)] = answers.answer(path, parameters)
+        try:
+            answer = answers.answer(path, parameters)
+        except KernrecError as error:
+            missing.append(str(error))
+            answer = {"error": str(error)}
+        recorded[key(path, parameters)] = answer
         return answer
 
     for subject in subjects:
-        count = 0
+        fronts = []
         for gpu in gpus:
             parameters = {"gpu": gpu.name, **subject.parameters}
-            try:
-                front = record("front", parameters)
-            except KernrecError as error:
-                missing.append(str(error))
-                recorded[key("front", parameters)] = {"error": str(error)}
-                continue
-            count += 1
-            for number in _worth_explaining(front):
-                record("explain", {**parameters, **of_point(front, number)})
-        if count:
+            if "error" not in (front := record("front", parameters)):
+                fronts.append(front)
+                for number in _worth_explaining(front):
+                    record("explain", {**parameters, **of_point(front, number)})
+        if fronts:
             shown.append({"name": subject.name, **subject.parameters})
     if workload is not None:
         for gpu in gpus:
-            parameters = {"gpu": gpu.name, "workload": workload} | ({} if inputs == RANDOM else {"inputs": inputs})
-            try:
-                record("network", parameters)
-            except KernrecError as error:
-                missing.append(str(error))
-                recorded[key("network", parameters)] = {"error": str(error)}
+            how = {} if inputs == RANDOM else {"inputs": inputs}
+            record("network", {"gpu": gpu.name, "workload": workload} | how)
     if not shown and not any(name.startswith("network") and "error" not in recorded[name] for name in recorded):
         raise KernrecError(missing[0])
     data = {

@@ -91,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif name in _FILES:
             self._send(HTTPStatus.OK, name.rpartition(".")[2], content(name))
         elif name.startswith("api/") and (asks := name.removeprefix("api/")) in self.server.answers.paths:
-            self._send_json(*_answered(lambda: self.server.answers.answer(asks, _parameters(query))))
+            status, answer = _answered(lambda: self.server.answers.answer(asks, _parameters(query)))
+            self._send(status, "json", json.dumps(answer, separators=(",", ":")))
         else:
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 
@@ -99,9 +100,6 @@ class _Handler(BaseHTTPRequestHandler):
         port = self.server.server_address[1]
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
-
-    def _send_json(self, status: HTTPStatus, answer: Any) -> None:
-        self._send(status, "json", json.dumps(answer, separators=(",", ":")))
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()

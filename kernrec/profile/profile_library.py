@@ -8,6 +8,7 @@ PTX is emulated once. Stored profiles are skipped, so an interrupted run can be 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile, Profile, ProfileError, determined, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import Module, emulate, parse
+from kernrec.ptx import emulate, parse
 from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
@@ -60,12 +61,12 @@ def profile_variant(
     Raises:
         KernrecError: a probe cannot run, or the profile cannot be fitted.
     """
-    emulator = _ProbeEmulator(compiled, {} if counts is None else counts)
+    counts = {} if counts is None else counts
     profiles = []
     for index, launch in enumerate(kernel.launches):
         probes = probe_launches(kernel, index, configs, dtype, layout, sm)
         try:
-            fitted = _fit(probes, 1 + len(launch.trips), emulator)
+            fitted = _fit(probes, 1 + len(launch.trips), compiled, counts)
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
@@ -100,39 +101,26 @@ def profile_architectures(
     ]
 
 
-class _ProbeEmulator:
-    """Emulator that runs each distinct launch once, and parses the PTX at the first launch."""
-
-    def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
-        self._compiled = compiled
-        self._hash = compiled.ptx_hash
-        self._counts = counts
-        self._module: Module | None = None
-
-    def counts(self, probe: Probe) -> dict[str, int]:
-        """Return the event counts of a probe, emulated with buffers of zeros unless they are known."""
-        launch, sizes = probe
-        key = (
-            *(self._hash, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments),
-            tuple(sizes.items()),
-        )
-        if key not in self._counts:
-            self._module = self._module or parse(self._compiled.ptx)
-            buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
-            self._counts[key] = {
-                name: int(count) for name, count in emulate(self._module, kernel_launch(launch, buffers)).items()
-            }
-        return self._counts[key]
+_parsed = lru_cache(maxsize=1)(parse)
 
 
-def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Profile | None:
-    """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes."""
+def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
+    """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes.
+
+    Emulate a probe with buffers of zeros unless its counts are cached.
+    """
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
-    for probe in probes:
-        launch, _ = probe
+    digest = compiled.ptx_hash
+    for launch, sizes in probes:
+        place = (digest, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments)
+        key = (*place, tuple(sizes.items()))
+        if key not in cached:
+            buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
+            totals = emulate(_parsed(compiled.ptx), kernel_launch(launch, buffers))
+            cached[key] = {name: int(count) for name, count in totals.items()}
         terms.append({"block": launch.blocks, **launch.trips})
-        counts.append(emulator.counts(probe))
+        counts.append(cached[key])
         if len(terms) > unknowns and determined(terms):
             break
     return fit_profile(terms, counts) if terms else None

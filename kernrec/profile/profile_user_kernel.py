@@ -38,14 +38,10 @@ Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield profiles of configs in order of completion.
+    """Yield equivalent configs with the database rows of their profiles, or a failure, in order of completion.
 
     Args:
-        kernel: kernel that is profiled by emulating a sample of its blocks.
         processors: processors, or a number of processes on this machine.
-
-    Yields:
-        Equivalent configs with the database rows of their profiles, or a failure.
     """
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:

@@ -197,10 +197,7 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return (parsed PTX, dictionary for the caller's modules with merged memory accesses, by kernel).
-
-    The result is cached, because configs that differ only in launches have the same PTX.
-    """
+    """Return (parsed PTX, dictionary for the caller's modules with merged memory accesses, by kernel)."""
     return parse(ptx), {}
 
 

@@ -72,7 +72,7 @@ ELEMENTS = {
 """NumPy type of each data type. bf16 and 8-bit floats are stored as integers with the same bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Maximum bytes of random values of a tensor. Larger tensors repeat them and share memory."""
+"""Maximum bytes of random values of a tensor. Larger tensors repeat these values, which share memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.

@@ -71,11 +71,7 @@ def idle(levels: Sequence[Level]) -> list[Level]:
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Return whether the last two blocks are idle while the first block is not.
-
-    Args:
-        emulation: emulation of one block at a time, for at most `_SHORT` instructions.
-    """
+    """Return whether the last two blocks are idle, but not the first. `emulation` runs one block at a time."""
     last = launch.grid[0] - 1
     try:
         before_last = emulation.run([last - 1])["issue"]

@@ -110,27 +110,6 @@ def described(
     return rows
 
 
-def best_of_other_kinds(
-    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
-) -> Sequence[Picked]:
-    """Pick the best config of a CUDA kernel if `picked` contains only Triton kernels, and vice versa.
-
-    The best config has the lowest value of the objective (latency for a Pareto front) within the query's maximum power.
-
-    Args:
-        picked: operating point and position of each candidate that was already picked.
-        query: objective and bounds.
-        first: index of the first operating point to pick from.
-
-    Returns:
-        Operating point and position of one candidate, or an empty sequence if there is none.
-    """
-    best: Sequence[Picked] = candidates.ranked.ranking.best_of_other_kind(
-        candidates.part, picked, bounds_of(query), first
-    )
-    return best
-
-
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
     """Return a recommendation, without a rank, for one candidate at one operating point."""
     return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
@@ -227,9 +206,11 @@ def answer(
         # The first operating point has the default limit, which is only the reference. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    others: Sequence[Picked] = (
-        () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
-    )
+    others: Sequence[Picked] = ()
+    if not (of_one_kernel or query.top == 1 or query.source):
+        # Pick the best config of a CUDA kernel if `picked` has only Triton kernels, and vice versa.
+        ranking = candidates.ranked.ranking
+        others = ranking.best_of_other_kind(candidates.part, picked, bounds_of(query), first)
     every = build_recommendations(candidates, picked, query.objective, alike, others)
     recommendations, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)

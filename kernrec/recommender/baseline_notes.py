@@ -9,7 +9,7 @@ from kernrec.model.analytical.power import RANDOM
 from kernrec.model.baselines.backends import AT, backend_of, is_wanted
 from kernrec.model.baselines.epilogue import as_recorded, padded
 from kernrec.op import Op, Problem
-from kernrec.recommender.baselines import model_of, superseded
+from kernrec.recommender.baselines import model_of
 from kernrec.recommender.estimate.physics import is_number
 from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.human import Note
@@ -48,7 +48,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Seq
     if backends:
         versions = {row.backend: row.version for row in recorded_baselines(problem, gpu)}
         versions |= {each.backend: each.version or "" for each in model.predict(problem, gpu)}
-        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
+        old = [name for name in model.superseded(problem, gpu) if name.partition(AT)[0] in versions]
         for backend in backends:
             run = any(is_wanted(name, (backend,), version) for name, version in versions.items())
             run = run or (by_physics is not None and by_physics.backend == backend)

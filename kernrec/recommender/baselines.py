@@ -164,7 +164,8 @@ def baselines_of(
 
     default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
-    old = superseded(context, problem, gpu)
+    model = model_of(context, problem)
+    old = frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
@@ -176,8 +177,8 @@ def baselines_of(
         if is_wanted(each.backend, backends, each.version)
         and not exact.intersection([(each.backend, None), (each.backend, each.version)])
     ]
-    if old and (versions := old.intersection(backends)):
-        others, rows = _of_versions(context, problem, gpu, versions, old - versions)
+    if model is not None and (versions := old.intersection(backends)):
+        others, rows = _of_versions(model, problem, gpu, versions, old - versions)
         wanted += others
         recorded += rows
     if default:
@@ -218,22 +219,14 @@ def _at_most_more_rows(
     return by_physics if latency is by_physics.latency_s else replace(by_physics, latency_s=latency)
 
 
-def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the superseded backend versions, as `backend@version`. Their baselines are included only on request."""
-    model = model_of(context, problem)
-    return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
-
-
 def _of_versions(
-    context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
+    model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
     """Return (predictions, recordings) of the requested versions. Recorded versions have no prediction."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
-    model = model_of(context, problem)
-    names = [name for name in versions if name not in there and model is not None]
-    predictions = [model.predict_version(problem, gpu, name) for name in names if model is not None]
+    predictions = [model.predict_version(problem, gpu, name) for name in versions if name not in there]
     return [each for each in predictions if each is not None], recorded
 
 

@@ -63,7 +63,6 @@ class ProblemContenders:
         return math.sqrt(0.5 * median(common))
 
     def place(self, key: Key) -> int | None:
-        """Return the position of a contender, or None if the config is not a contender."""
         return self.keys.index(key) if key in self.keys else None
 
 
@@ -254,15 +253,11 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
         if place is None or (row.energy_j is None and objective is not Objective.LATENCY):
             continue
         cost = objective.value_of(row.latency_s, row.energy_j or math.nan)
-        result.append(Measured(place, math.log(cost), noise_of(row, objective)))
+        low, high = row.energy_low_j, row.energy_high_j
+        if objective is Objective.LATENCY:
+            low, high = row.latency_low_s, row.latency_high_s
+        result.append(Measured(place, math.log(cost), noise_between(low, high)))
     return result
-
-
-def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
-    """Return the standard deviation of the logarithm of the cost in a measured row."""
-    if objective is Objective.LATENCY:
-        return noise_between(row.latency_low_s, row.latency_high_s)
-    return noise_between(row.energy_low_j, row.energy_high_j)
 
 
 def noise_between(low: float | None, high: float | None) -> float:

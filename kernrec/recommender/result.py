@@ -13,7 +13,7 @@ from kernrec.model.analytical.spread import Estimate as Estimate
 from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.operating_point import Conditions, OperatingPoint
 from kernrec.recommender.json_form import (
     Alias,
     IntervalNames,
@@ -181,7 +181,6 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
         return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with units in the keys."""
         names = ("entry", "grid", "block", "shared_bytes")
         launches = [{name: plain(getattr(launch, name)) for name in names} for launch in self.launches]
         return super().as_dict() | {"launches": launches}
@@ -275,6 +274,9 @@ class Answer(JsonForm):
     dtype = Alias[str]("Data type.", "problem.dtype")
     layout = Alias[str]("Tensor layout.", "problem.layout")
     objective = Alias[Objective]("Objective that ranks the recommendations.", "query.objective")
+    backends = Alias[tuple[str, ...]]("Backends whose baselines the answer includes; empty for all.", "query.backends")
+    source = Alias[str]("Only source of estimates that the query allows; empty for all sources.", "query.source")
+    conditions = Alias[Conditions]("Assumed input data, and assumed state of L2 at a launch.", "query.conditions")
     inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
     l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")
     kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
@@ -373,6 +375,5 @@ class Answer(JsonForm):
         return self.point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with units in the keys."""
         of_kernel = () if self.about_kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
         return {name: value for name, value in super().as_dict().items() if name not in of_kernel}

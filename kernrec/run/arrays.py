@@ -62,14 +62,8 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Check that an array can be used as a kernel's tensor.
-
-    Args:
-        device: Number of the GPU that must hold the array, or -1 for host memory.
-
-    Raises:
-        UsageError: The array has the wrong device, dtype, shape, strides or alignment.
-    """
+    """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor.
+    `device` is the number of the required GPU, or -1 for host memory."""
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
@@ -241,15 +235,8 @@ class ViewReader:
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor.
-
-    Args:
-        name: Name of the array, for messages.
-        driver: Driver that finds the GPU of an address.
-
-    Raises:
-        UsageError: The array has no such interface.
-    """
+    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor. Raise `UsageError` if it has no
+    `__cuda_array_interface__`. The driver finds the GPU of its address."""
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise UsageError(

@@ -147,15 +147,8 @@ class Workspaces:
 
 
 def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the input arrays of a call in the order of the op's tensors.
-
-    Args:
-        arrays: Arrays given by position.
-        named: Arrays given by name.
-
-    Raises:
-        UsageError: An input is missing, unknown or given twice.
-    """
+    """Return the input arrays of a call, given by position or name, in the order of the op's tensors. Raise
+    `UsageError` if an input is missing, unknown or given twice."""
     from kernrec.errors import unknown
 
     for name in named:

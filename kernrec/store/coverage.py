@@ -20,12 +20,8 @@ _COUNTED = {
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Return the number of measurements for each combination of GPU, op, kernel and outcome, in sorted order.
-
-    Returns:
-        A dictionary for each combination. It also has the numbers of replayed measurements, of measurements on MIG
-        slices, of configs and of problems.
-    """
+    """Count measurements (all, replayed, on MIG slices), configs and problems for each combination of GPU, op, kernel
+    and outcome. Return one dictionary per combination, in sorted order."""
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 
@@ -40,11 +36,7 @@ _SHARED = {
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Return a summary of the pulled rows for each combination of GPU, op and kernel.
-
-    Returns:
-        A dictionary for each combination. Its entry `signers` has the names of the people who signed the rows.
-    """
+    """Return a summary of the pulled rows for each combination of GPU, op and kernel, with the signers' names."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]

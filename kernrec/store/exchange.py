@@ -138,11 +138,7 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression that computes the key of a row.
-
-    Args:
-        kinds: SQL types of the table's columns, keyed by column name. The first column is the key.
-    """
+    """Return an SQL expression for the key of a row, given its column types. The first column is the key."""
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []
@@ -179,13 +175,8 @@ _TEXT = {
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the SQL types of the columns to hash: the key, and every column with a value in at least one row. Skip the
-    other columns to save time, except if there are no rows.
-
-    Args:
-        source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first column is the key.
-    """
+    """Return the SQL types of the columns to hash: the key, which is the first column, and every column with a value in
+    at least one row. Return all columns if there are no rows."""
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
     return {
@@ -198,12 +189,8 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content.
-
-    Args:
-        source: Table or other SQL source of the rows.
-        kinds: SQL types of the columns, keyed by column name. The first is the key. Empty columns may be missing.
-    """
+    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The key is the
+    first of the columns in `kinds`, and empty columns may be missing."""
     key = next(iter(kinds))
     cursor = connection.cursor()
     cursor.execute(f"SELECT * FROM {source} WHERE {key} IS DISTINCT FROM {key_expression(table, kinds)}")

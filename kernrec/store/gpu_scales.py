@@ -25,11 +25,8 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query for the rows of the table `gpu_scale`, based on the view `sourced_rows`.
-
-    Args:
-        contributors: Minimum number of contributors who measured an item.
-    """
+    """Return an SQL query for the rows of the table `gpu_scale`, from items that at least `contributors` people
+    measured."""
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
         " protocol_version"

@@ -46,12 +46,8 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust all rows that a key signs, from now on.
-
-    Args:
-        key: Public key, as hexadecimal digits.
-        name: Name of the key's owner, to show in answers. By default, the first digits of the key.
-    """
+    """Trust all rows that a key (hexadecimal digits) signs, from now on. Answers show its owner as `name`, by default
+    the first digits of the key."""
     if not is_public_key(key):
         raise UsageError(
             f"{key[:80]!r} is not a public key; expected 64 hexadecimal digits, as printed by `kernrec db trust --own`"
@@ -163,16 +159,8 @@ class Signer:
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
-    """Return the public key in a signature file, after checking the signature.
-
-    Args:
-        content: Content of the signed file.
-        signature: Content of the signature file.
-        title: Name of the signed file, for messages.
-
-    Raises:
-        UsageError: The file is not a signature file, or the signature is not valid for the content.
-    """
+    """Return the public key in a signature file, after checking the signature of `content`. Raise `UsageError` if the
+    signature file or the signature is not valid. Messages name the signed file `title`."""
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]

@@ -339,14 +339,10 @@ class Measurement:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Build a measurement from the values of its columns, keyed by column name. Absent columns are None.
+        """Build a measurement from columns as returned by `columns`. Absent columns are None.
 
-        Args:
-            columns: Result of the method `columns`. `problem` may also be a `Problem` or the result of
-                `Problem.as_dict`. The database checks other values later.
-
-        Raises:
-            UsageError: A column is unknown, or `config` or `problem` is missing or has another type.
+        `problem` may also be a `Problem` or the result of `Problem.as_dict`. Raise `UsageError` if a column is unknown,
+        or `config` or `problem` is missing or has another type. The database checks other values later.
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))

@@ -172,11 +172,8 @@ class MeasurementLog:
 def read_log(
     connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False
 ) -> MeasurementLog:
-    """Read the measured costs and the failures of configs for some problems on a GPU.
-
-    Args:
-        signed: Whether this is the database of pulled rows, whose signers are read, too.
-    """
+    """Read the measured costs and the failures of configs for some problems on a GPU. If `signed` is True, also read
+    the signers of pulled rows."""
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})
@@ -214,14 +211,11 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine what several databases contain about a problem.
+    """Combine what several databases (`logs`, in order of precedence) contain about a problem, for the requested
+    kernels.
 
     For each config, only the first database with measurements counts. Replayed rows count only if no database has
     measurements of the config.
-
-    Args:
-        logs: Logs of the databases, in order of precedence.
-        kernels: Names of the requested kernels.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE

@@ -129,12 +129,8 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles, keyed by launch. For each variant, use the profile from the newest compiler.
-
-    Args:
-        source: SQL table or table function that contains the profiles.
-        sm: Architecture, such as 80.
-    """
+    """Return a kernel's static profiles in an SQL table, keyed by launch. For each variant, use the profile from the
+    newest compiler."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
     # Scan twice in the same order, because DuckDB returns unnested lists as one array instead of one array per row.

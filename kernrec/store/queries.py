@@ -130,12 +130,8 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
-        """Return the measured costs and the failures of configs on a GPU.
-
-        Args:
-            problems: Keys of the problems.
-            signed: Whether this is the database of pulled rows, whose signers are read, too.
-        """
+        """Return the measured costs and the failures of configs on a GPU, for problems given by key. If `signed` is
+        true, also return the signers of pulled rows."""
         with one_line(self.path):
             return read_log(self._connection, gpu, problems, signed)
 
@@ -143,11 +139,8 @@ class DatabaseQueries:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
-
-        Args:
-            own: Whether to return only the user's own profiles. Otherwise, other people's profiles fill gaps.
-        """
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. Unless `own` is
+        True, other people's profiles fill gaps."""
         with one_line(self.path):
             source = "db.profile"
             if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:

@@ -23,13 +23,10 @@ class Stack:
     """Read-only view of several databases, which are closed between queries so that a collector can write to them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
-        """Check that the databases can be read.
+        """Check that the databases can be read, and raise `UsageError` otherwise.
 
         Args:
             databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and that of pulled rows.
-
-        Raises:
-            UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
         """Path in `KERNREC_DB` if there is no database at this path, otherwise None."""

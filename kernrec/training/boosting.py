@@ -26,10 +26,7 @@ _SAME_LOSS = 0.005
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings for growing trees, chosen on recorded search spaces of convolutions.
-
-    Depth and number of trees are small, because both increase the time of a query.
-    """
+    """Settings for growing trees, chosen on recorded convolutions. Few and shallow trees keep queries fast."""
 
     rounds: int = 200
     """Maximum number of trees of a head."""

@@ -151,7 +151,6 @@ class _CalibrationRows:
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """Select the rows of a group with a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -191,7 +190,6 @@ class _CalibrationRows:
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        """Predict latency and energy of all rows (see `predict_group`)."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
             np.asarray(inputs.core_s) * calibration.core_time,
@@ -296,10 +294,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit the multipliers of P parts with equal weights for all problems.
-
-    `shares` has an array (rows, P) per group, from `time_shares` or `energy_shares`.
-    """
+    """Fit P multipliers with equal weights for all problems. `shares` has an array (rows, P) per group."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

@@ -200,10 +200,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return each config's rank, (N,), or NaN if the occupancy is unknown.
-
-    More resident warps and, in a tie, larger blocks have lower ranks.
-    """
+    """Rank configs by resident warps and, in a tie, block size, largest first; (N,). NaN: unknown occupancy."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

@@ -225,10 +225,7 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return (clock during the run in hertz, idle power in watts) of each config, keyed by the columns `_OF_CONFIG`.
-
-    Both are medians at the GPU's default limits, or NaN.
-    """
+    """Return the median (clock in hertz, idle power in watts) at default limits, or NaN, keyed by `_OF_CONFIG`."""
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
         f"SELECT {', '.join(_OF_CONFIG)}, median(sm_clock_mean_hz), median(idle_w) FROM db.measurement "

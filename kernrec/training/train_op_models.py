@@ -71,7 +71,6 @@ def train_op_models(
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """Return notes for the user on the limitations of a trained model."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":

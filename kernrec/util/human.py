@@ -117,10 +117,7 @@ _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`, without neutral values.
-
-    The example has block sizes, warp sizes, pipeline stages and a split. A split into one part would be omitted.
-    """
+    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`, without neutral values."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:

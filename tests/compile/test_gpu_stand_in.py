@@ -56,6 +56,8 @@ def test_tensors_report_the_gpu_and_compute_on_the_cpu(x):
     assert torch.rand(2, device="cuda", generator=generator).shape == (2,)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).dtype == torch.bfloat16
+    halves = torch.full((2, 2), 0.5, dtype=torch.bfloat16, device="cuda")
+    assert torch.mm(halves, halves, out_dtype=torch.float32).tolist() == [[0.5, 0.5], [0.5, 0.5]]
     allocated = torch._C._dynamo.guards._empty_strided_cuda((2, 3), (1, 2), torch.float16)
     assert (allocated.stride(), allocated.dtype) == ((1, 2), torch.float16)
 

@@ -1,6 +1,6 @@
 """Emulator tests for library kernels: `runs` returns a case's configs and problems, `run` emulates one with shared
-memory races as errors, and `flaws` compares its outputs with the float64 reference. A new op needs an entry in `OPS` or
-its own `test_<op>.py`; new kernels of a known op are included automatically."""
+memory races as errors, and `flaws` compares its outputs with the reference. A new op needs an entry in `OPS` or its own
+test."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence

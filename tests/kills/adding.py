@@ -68,7 +68,6 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
 
 
 def _journaled(database: Path) -> set[Moment]:
-    """Return the rows in the journal."""
     path = journal_path(database)
     if not path.exists():
         return set()

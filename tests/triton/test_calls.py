@@ -124,6 +124,18 @@ def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
     np.testing.assert_array_equal(result, first)
 
 
+def test_captured_program_finds_its_gpu_and_benchmarks_take_no_time(tmp_path):
+    launches = []
+    with kernrec.triton.capture(tmp_path, gpu="l4") as captured:
+        for option, text in ((), "GPU 0: NVIDIA L4\n"), (("--query-gpu=name", "--format=csv"), "NVIDIA L4\n"):
+            assert subprocess.check_output(["nvidia-smi", *option], text=True) == text
+        for benchmark in (triton.testing.do_bench, triton.testing.do_bench_cudagraph):
+            assert benchmark(lambda: launches.append(1)) == 0.0
+        assert triton.testing.do_bench(lambda: launches.append(1), quantiles=(0.5, 0.2)) == [0.0, 0.0]
+    assert not launches
+    assert not captured.files
+
+
 def test_invalid_constant_is_refused():
     for text in (
         "gl.BlockedLayout(1)",

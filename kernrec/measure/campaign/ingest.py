@@ -50,14 +50,11 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move a journal's measurements to a database, and return the number of new rows. Create the database if needed.
+    """Move a journal's measurements to a database, by default also of blocks that have not ended. Create the database
+    if needed, and return the number of new rows.
 
-    Args:
-        note: Function to call with a message about invalid records, which are appended to `<journal>.damaged`.
-        ended_only: Whether to move only measurements of blocks that have ended.
-
-    Raises:
-        UsageError: The database cannot store the measurements. They stay in the journal.
+    Invalid records are appended to `<journal>.damaged`, and `note` receives a message. Raise `UsageError` if the
+    database cannot store the measurements, which then stay in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
@@ -94,12 +91,8 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay.
-
-    Args:
-        database: Path of the database, which may not exist.
-        gpu: Name in the GPU catalog.
-    """
+    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay. The
+    database may not exist."""
     if not database.exists():
         return []
     with Database.open(database) as opened:

@@ -96,12 +96,8 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the oldest measurements. The last records state how the blocks ended.
-
-        Args:
-            most: Maximum number of measurements.
-            ended_only: Whether to skip measurements of blocks that have not ended.
-        """
+        """Return (numbers, records) of at most `most` oldest measurements, optionally only of blocks that have ended.
+        The last records state how the blocks ended."""
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
             f"SELECT id, session, block, content FROM record WHERE measured{ended * ended_only} ORDER BY id LIMIT ?",

@@ -156,11 +156,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems, whose configs have no predictions.
-
-    Args:
-        most: Maximum number of configs per problem, or None for all.
-    """
+    """Plan the measurements of recorded problems, which have no predictions. `most` limits the configs per problem."""
     planned = []
     for name, recording in recordings:
         tasks = tuple(
@@ -281,12 +277,8 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit for a GPU, or None if nothing is left to measure or another visit must end first.
-
-        Args:
-            gpu: Name of the GPU that will make the visit.
-            gpus: Names of all GPUs of the model.
-        """
+        """Return the next visit for one of the GPUs of a model, which are given by name. Return None if nothing is left
+        to measure or another visit must end first."""
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:

@@ -165,12 +165,8 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median cost of a config's successful measurements, or None if the cost was never measured.
-
-        Args:
-            cost: `latency_s` or `energy_j`.
-            tiers: Tiers to include, by default all.
-        """
+        """Return the median `latency_s` or `energy_j` of a config's successful measurements in some tiers (default:
+        all), or None if it was never measured."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

@@ -39,11 +39,7 @@ def loaded_module(compiled: Compiled) -> Module:
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
     """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
 
-    Args:
-        names: Names of the kernels in the code, keyed by their names in the spec.
-
-    Raises:
-        MeasurementFailure: The arguments of a launch do not match its kernel.
+    `names` are the kernels' names in the code, keyed by their names in the spec. Raise `MeasurementFailure` otherwise.
     """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):

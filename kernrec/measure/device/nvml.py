@@ -136,14 +136,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU of this machine that the user names.
-
-    Args:
-        wanted: `auto`, an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
-
-    Raises:
-        UsageError: There is no such GPU.
-    """
+    """Return the GPU with an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
+    Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])
@@ -238,12 +232,8 @@ class NvmlSensors:
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 
     def read(self, time_s: float, mean_power: bool = False) -> SensorReading:
-        """Read all sensors.
-
-        Args:
-            time_s: Time stamp of the reading, from the caller's clock.
-            mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
-        """
+        """Read all sensors, and return the values with the time stamp `time_s`. If `mean_power` is true, read
+        `mean_power_w` instead of the instantaneous power."""
         degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return SensorReading(
             time_s=time_s,

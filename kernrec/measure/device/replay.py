@@ -69,13 +69,9 @@ class Recording:
 
 
 def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
-    """Return the names of the recorded GPUs that `--gpu` selects.
+    """Return the names of the recorded GPUs that `--gpu` selects: `auto` (the only GPU), `all`, or a name.
 
-    Args:
-        wanted: `auto` (the only recorded GPU), `all`, or the name of a GPU.
-
-    Raises:
-        UsageError: The database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
+    Raise `UsageError` if the database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
     """
     with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
@@ -100,14 +96,9 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the requested problems.
+    """Return the recordings of the problems with the given keys, or of all problems if None.
 
-    Args:
-        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
-        keys: Keys of the problems, or None for all problems.
-
-    Raises:
-        UsageError: The database has nothing to replay, or none of these problems was recorded.
+    If `gpu` is None, there must be only one GPU. Raise `UsageError` if none of these problems was recorded.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
@@ -120,11 +111,7 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
 
-    Args:
-        gpu: Name in the GPU catalog, or None if the database has measurements of only one GPU.
-
-    Raises:
-        UsageError: The database has nothing to replay.
+    If `gpu` is None, there must be only one GPU. Raise `UsageError` if the database has nothing to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:

@@ -106,11 +106,8 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether an energy counter agrees with the power sensor.
-
-    Args:
-        ratio: Counter's energy divided by the integral of power. If it is unknown (None), return True.
-    """
+    """Return whether the ratio of the counter's energy to the integral of power is near 1. Trust an unknown ratio
+    (None)."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

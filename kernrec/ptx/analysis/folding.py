@@ -166,10 +166,7 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the machine instructions of a PTX instruction that runs on the uniform datapath.
-
-        A division needs no reconvergence there, because threads do not diverge.
-        """
+        """Return the machine instructions on the uniform datapath, where a division needs no reconvergence."""
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
@@ -231,9 +228,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold the instruction that computes an operand if its opcode is in `opcodes` and its result has no
-        other use.
-        """
+        """Fold the instruction that computes an operand, if its opcode is in `opcodes` and only this one uses it."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)

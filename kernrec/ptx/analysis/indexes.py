@@ -34,8 +34,8 @@ class Index:
 class _Value:
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Loaded values in the register's value, as (buffer, factor). The factor is None if the value is not a linear
-    function."""
+    """Loaded values on which the register's value depends, as (buffer, factor). The factor is None if the dependence is
+    not linear."""
     factor: Step | None = None
     """Value of the register if it is a product of numbers and parameters, else None."""
 

@@ -153,12 +153,7 @@ class FunctionParser:
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse a function.
-
-        Args:
-            function: receives the instructions and declarations.
-            numbers: counter for names that are unique in the module.
-        """
+        """Start to parse `function`. `numbers` numbers the names that must be unique in the module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
@@ -299,7 +294,6 @@ class FunctionParser:
             raise ValueError(f"unknown directive {word!r}")
 
     def _declare(self, kind: str, name: str) -> None:
-        """Declare a register, or a range of registers such as `%r<20>`."""
         function = self.function
         if kind not in REGISTER_TYPES:
             raise ValueError(f".{kind} is not a register type")

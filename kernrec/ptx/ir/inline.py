@@ -126,7 +126,6 @@ class _Inliner:
         Args:
             pointer: register with the function's address.
             passed: variables that receive the results, and variables with the arguments.
-            callers: functions that are being inlined.
         """
         results, arguments = passed
         result = self.result

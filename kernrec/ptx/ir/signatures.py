@@ -152,7 +152,6 @@ def _two_types(opcode: str, types: list[str]) -> Slots | None:
 
 
 def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction for mbarriers, bulk copies or clusters."""
     first = modifiers[0] if modifiers else ""
     if opcode == "mbarrier":
         return _mbarrier(first, "parity" in modifiers)

@@ -59,15 +59,11 @@ _MANY_BYTES = 2**24
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file, except rows that `database` already contains, and return the number of new
-    rows. If an error occurs, no row is added.
+    """Add the rows of another database file, except rows that `database` already contains. Return the number of new
+    rows.
 
-    Args:
-        other: An untrusted file, which is not changed. Its withdrawals are ignored.
-        note: Function that receives a message if withdrawals were ignored.
-
-    Raises:
-        UsageError: The file cannot be read, or a row is impossible or does not match its key.
+    The file is untrusted and does not change. Its withdrawals are ignored, and `note` receives a message about them. If
+    the file or a row is not valid, raise `UsageError` and add nothing.
     """
     with _checked(other, database.path, note) as checked:
         return add_checked(database, checked)
@@ -91,12 +87,8 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows.
-
-    Args:
-        checked: Folder with files of checked rows. The files are moved out of this folder.
-        signer, apart_from: See `Database.add_from`.
-    """
+    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows. The
+    files are moved out of the folder. `Database.add_from` describes the other arguments."""
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
@@ -104,8 +96,7 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
-    Args:
-        checked: Folder with the rows to add. kernrec adds many rows to a copy, and queries use the old file meanwhile.
+    kernrec adds many `checked` rows to a copy, and queries use the old file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

@@ -52,12 +52,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Measurements
-    stay in a copy of the file, which nobody can change after the check.
-
-    Returns:
-        Number of rows in each table.
-    """
+    """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Return the
+    number of rows in each table. Measurements stay in a copy of the file, which nobody can change after the check."""
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
         _write_tables(connection, [table for table, count in counts.items() if count], folder)

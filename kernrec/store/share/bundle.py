@@ -62,11 +62,7 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
     """Return (parsed document, bytes of the document) for a document with a signature file beside it.
 
-    Args:
-        parse: Function that converts the document's bytes, given a title for messages.
-
-    Raises:
-        UsageError: `parse` refuses the document, or the document's owner did not sign it.
+    `parse` gets the bytes and a title for messages. Raise `UsageError` if it refuses them, or the owner did not sign.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")

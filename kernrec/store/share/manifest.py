@@ -117,14 +117,8 @@ class Withdrawal:
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place (`kernrec.store.share`).
-
-    Args:
-        content: Content of the manifest's file. By default, `manifest.to_bytes()`.
-
-    Raises:
-        UsageError: The manifest names several GPUs, or none.
-    """
+    """Return the name of a bundle in a place, from its manifest and the content of the manifest's file. Raise
+    `UsageError` if the manifest names several GPUs, or none."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(
@@ -189,12 +183,8 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`.
-
-    Args:
-        title: Name of the document, for the message.
-        kind: Expected kind of document, such as "a withdrawal".
-    """
+    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`. The message names the
+    document's `title` and expected `kind`, such as "a withdrawal"."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -59,11 +59,8 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return an SQL expression for the values of a column of `measurement` without their private parts.
-
-    Args:
-        secret: Secret of the database (`secret_of`).
-    """
+    """Return an SQL expression for the values of a column of `measurement` without their private parts
+    (`secret_of`)."""
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"
@@ -137,14 +134,9 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the selected rows to segments in a folder, without private values.
+    """Write the selected rows to segments in a folder, without private values (`secret_of`).
 
-    Args:
-        secret: Secret of the database (`secret_of`).
-        licence: License of the rows. By default, `LICENCE`.
-
-    Raises:
-        UsageError: The license is not one line of text, or other people's kernrec would refuse the manifest.
+    Raise `UsageError` if the license is not one line of text, or other people's kernrec would refuse the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: expected one line of at most 200 visible characters")
@@ -220,11 +212,9 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    The comparison ignores private columns. Otherwise, a measurement that came in another person's bundle would be
-    pushed again with another hash of the GPU's UUID, and the two versions would contradict each other.
-
-    Args:
-        stale: Parquet files with the `likeness_key` of each measurement to exclude.
+    `stale` are Parquet files with the `likeness_key` of measurements to exclude, because the comparison ignores private
+    columns. Otherwise, a measurement that came in another person's bundle would be pushed again with another hash of
+    the GPU's UUID, and the two versions would contradict each other.
     """
     lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"
     query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking}"
@@ -232,10 +222,6 @@ def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) 
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for a measurement's key that ignores private columns. The key is the same in all
-    versions of DuckDB and of the schema.
-
-    Args:
-        kinds: SQL types of the columns of `measurement`, keyed by column name. The first column is the key of the row.
-    """
+    """Return an SQL expression for a measurement's key that ignores private columns, given the column types. The key is
+    the same in all versions of DuckDB and of the schema."""
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

@@ -38,15 +38,8 @@ class Place(Protocol):
         """Name of the store, for messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield the content of a file in pieces.
-
-        Args:
-            most: Maximum size of the file in bytes.
-
-        Raises:
-            MissingFileError: The file does not exist.
-            UsageError: The file is larger than `most`.
-        """
+        """Yield the content of a file in pieces. Raise `MissingFileError` if there is no file, and `UsageError` if it
+        has more than `most` bytes."""
 
     def write(self, name: str, source: Path) -> None:
         """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
@@ -108,11 +101,7 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file, uncompressed, because Parquet files are compressed already.
-
-    Args:
-        title: Name of the file, for messages. By default, the path.
-    """
+    """A bundle in a zip file, uncompressed, because Parquet files are compressed already. Messages name it `title`."""
 
     def __init__(self, path: Path, title: str = "") -> None:
         self.path = path

@@ -64,13 +64,9 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull new bundles and withdrawals from a place.
+    """Pull new bundles and withdrawals from a place, with `untrusted` also those that are signed with unknown keys.
 
-    Args:
-        untrusted: Whether to accept bundles that are signed with unknown keys, too.
-
-    Raises:
-        KernrecError: The place cannot be reached. Rows that were pulled before the error stay.
+    Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
     with working_on(paths.pulled()):
         keys = {key for key in (*trusted(), own_key()) if key}
@@ -157,10 +153,7 @@ def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, 
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
-    """Fetch a bundle from a place.
-
-    Args:
-        folder: Private folder for fetched bundles.
+    """Fetch a bundle from a place into a private folder.
 
     Raises:
         MissingFileError: The place does not have the bundle.

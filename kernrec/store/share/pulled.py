@@ -72,12 +72,8 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements.
-
-    Args:
-        path: Path of the database of pulled rows, which is created if needed.
-        name: Name of the withdrawal at its place.
-    """
+    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements. `name` is
+    the withdrawal's name at its place."""
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]

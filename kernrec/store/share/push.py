@@ -116,13 +116,10 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of a place's files, for readers through a web server, and return the number of names.
+    """Write the list of a place's files, except `without`, for readers through a web server. Return the number of
+    names.
 
-    Two processes may write the list at the same time. Each lists the files again afterwards, so the last list is
-    complete.
-
-    Args:
-        without: Names to exclude.
+    If two processes write the list, each lists the files again afterwards, so the last list is complete.
     """
     while True:
         names = _listed(place, without or {})

@@ -112,11 +112,8 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`.
-
-    Args:
-        path: Path of the database of pulled rows.
-    """
+    """Write withdrawals to a place, and apply them to the database of pulled rows. The caller must hold the lock
+    `working_on`."""
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
@@ -128,13 +125,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements that the user withdrew after pushing them, keyed by the reason for the withdrawal.
-
-    Args:
-        path: Path of the database of pulled rows.
-        database: Database in which the measurements were withdrawn.
-        names: Names of the pushed bundles.
-    """
+    """Return the measurements in the given bundles that the user withdrew in `database` after pushing them, keyed by
+    the reason. The database of pulled rows is at `path`."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -153,14 +145,12 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply pulled withdrawals to copies of the measurements in the database at `path`.
+    """Apply pulled withdrawals to copies of the measurements in the database at `path`. Return the number of
+    measurements that are no longer used, keyed by the name of the signer who withdrew them.
 
     Copies come from bundles, files of colleagues and the file of pulled rows. A copy stays in the log but is no longer
     used if a trusted signer withdraws the measurement. It is still used if the user or another pulled signer shares the
     measurement. `kernrec db trust KEY --remove` ends the effect of a signer's withdrawals.
-
-    Returns:
-        Number of measurements that are no longer used, keyed by the name of the signer who withdrew them.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
@@ -219,12 +209,8 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write Parquet files with the session and the `likeness_key` of measurements, and return the files.
-
-    Args:
-        rest: SQL text after `FROM db.measurement`.
-        more: Additional columns, each preceded by a comma.
-    """
+    """Write Parquet files with the session, the `likeness_key` and the columns `more` of measurements, and return the
+    files. `rest` is the SQL text after `FROM db.measurement`."""
     likeness = likeness_key(database.columns("measurement"))
     query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"
     return [file for file, _ in database.export(query, folder)]

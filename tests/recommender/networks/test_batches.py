@@ -136,8 +136,7 @@ def drawn() -> list[tuple[str, str, int]]:
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
-"""Batches for which one more item raised the predicted speed by up to 2.1 times in earlier versions, because the
-reference time changed or was missing."""
+"""Batches after which earlier versions predicted up to 2.1 times the speed for one more item."""
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])
