@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -269,16 +268,6 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
     return has_driver()
 
 
-def _nvidia_smi(folder: Path, gpu: GPU) -> Path:
-    """Write a program `nvidia-smi` that prints the name of a GPU to a new folder, and return the folder. Some packages
-    look for GPUs with this program (FlagGems)."""
-    program, name = folder / "nvidia-smi", shlex.quote(gpu.title)
-    folder.mkdir()
-    program.write_text(f'#!/bin/sh\ncase "$*" in *query-gpu=name*) echo {name};; *) echo GPU 0: {name};; esac\n')
-    program.chmod(0o755)
-    return folder
-
-
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
     """Return the environment variables with which Python programs of a command write launches of Triton functions to
     `folder`, and launches that cannot be captured to the file `refused`."""
@@ -299,5 +288,4 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         # For tensors on the CPU, torch.compile would generate C++, and fail for Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"
-        variables["PATH"] = os.pathsep.join([str(_nvidia_smi(refused.with_name("bin"), gpu)), os.environ["PATH"]])
     return variables

@@ -8,11 +8,14 @@ import functools
 import importlib
 import os
 import re
+import shlex
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -398,6 +401,22 @@ class StandInDriver:
 
 
 @contextmanager
+def _nvidia_smi(gpu: GPU) -> Iterator[None]:
+    """Put a program `nvidia-smi` that prints the name of a GPU on the path of child processes within a `with` block.
+    FlagGems looks for GPUs with this program."""
+    before, name = os.environ.get("PATH", os.defpath), shlex.quote(gpu.title)
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        program = Path(folder, "nvidia-smi")
+        program.write_text(f'#!/bin/sh\ncase "$*" in *query-gpu=name*) echo {name};; *) echo GPU 0: {name};; esac\n')
+        program.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join([folder, before])
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+
+@contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver."""
     if has_driver():
@@ -417,6 +436,7 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
         with ExitStack() as stack:
             for function in ("do_bench", "do_bench_cudagraph"):
                 stack.enter_context(replaced(testing, function, benchmark))
+            stack.enter_context(_nvidia_smi(simulated))
             stack.enter_context(torch_without_gpu(simulated))
             yield
     finally:

@@ -68,10 +68,7 @@ def collect_at(
 
     Args:
         points: Power limits and clocks. All are checked first, and the GPU's settings are restored at the end.
-        request, report, stopping: See `collect`. The request must be for one GPU of this machine.
-
-    Raises:
-        KernrecError: See `collect`.
+        request, report, stopping: See `collect`, also for errors. The request must be for one GPU of this machine.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]

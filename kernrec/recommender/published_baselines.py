@@ -71,7 +71,7 @@ class Recordings:
             backend, version, variant = key
             faster = variant and backend in shown and self._at_least(rows) < shown[backend]
             if is_wanted(backend, backends, version) and (key in same or faster):
-                row = recorded_baseline(as_recorded(self.problem).op, _least(rows, self.items)[2], self.gpu)
+                row = recorded_baseline(as_recorded(self.problem), _least(rows, self.items)[2], self.gpu)
                 yield row, self._with_recorded(row, predictions)
 
     def _with_recorded(

@@ -1,8 +1,8 @@
 """Look up published times of backends for a problem and GPU, in Parquet files that ship with kernrec.
 
 One dimension of a problem counts its items, such as the images of a convolution (`padded_dimension`). The first query
-about an op on a GPU stores their rows in the user's cache as arrays, sorted by a hash of the problem without its number
-of items. Later queries map the arrays.
+about an op stores its rows in the user's cache, in one file of arrays for each GPU and data type. The arrays are sorted
+by a hash of the problem without its number of items. Later queries map the file that they need.
 """
 
 import json
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b, sha256
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +66,7 @@ def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ..
     """Return the published times of backends for this problem and GPU, fastest first. Damaged files raise
     `KernrecError`."""
     items, rows = rows_beside(problem, gpu)
-    baselines = [recorded_baseline(problem.op, row, gpu) for _, number, _, row in rows if number == items]
+    baselines = [recorded_baseline(problem, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
@@ -77,11 +79,11 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
-        time in seconds, row number in the table of op and GPU). The number of items ascends.
+        time in seconds, row number in the table). The number of items ascends.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
-    table, (key, items) = _table(problem.op, gpu.name), _key_of(problem, gpu.name)
+    table, (key, items) = _table(problem.op, gpu.name, problem.dtype), _key_of(problem, gpu.name)
     start, end = (int(table.keys.searchsorted(table.keys.dtype.type(key), side)) for side in ("left", "right"))
     rows = []
     for row in range(start, end):
@@ -91,9 +93,9 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
     return items, rows
 
 
-def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
+def recorded_baseline(problem: Problem, row: int, gpu: GPU) -> RecordedBaseline:
     """Return the recording with a row number from `rows_beside`."""
-    table = _table(op, gpu.name)
+    table = _table(problem.op, gpu.name, problem.dtype)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
     return RecordedBaseline(
@@ -166,7 +168,7 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Recordings of an op on a GPU, one per row, sorted by key and then by number of items."""
+    """Recordings of an op on a GPU in a data type, one per row, sorted by key and then by number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
     """Distinct combinations of values of the columns `ORIGIN` and `WIDTHS`."""
@@ -181,22 +183,28 @@ class _Table:
 
 
 @cache
-def _table(op: str, gpu: str) -> _Table:
+def _table(op: str, gpu: str, dtype: str) -> _Table:
+    import numpy as np
+
     from kernrec.util.array_file import mapped, pack, unpack
 
     digest = contents()[op]["sha256"]
-    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.{gpu}.arrays"
+    folder, name = paths.cache() / "recorded", f"{op}.{digest[:16]}"
     with suppress(OSError, ValueError, KeyError, TypeError):
         # Do not verify the checksum, because this would read the whole file.
-        facts, arrays = unpack(mapped(path), intact=True)
+        facts, arrays = unpack(mapped(folder / f"{name}.{gpu}.{dtype}.arrays"), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
-    facts, arrays = _read(op, gpu, digest)
+    tables = _read(op, digest)
+    # A cached file without rows saves reading all rows again.
+    empty = {column: np.empty(0, kind) for column, kind in _COLUMNS.items()}
+    facts, arrays = tables.setdefault((gpu, dtype), ({"origins": []}, empty))
     if paths.cache().parent.parent.is_dir():
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, pack(facts, arrays))
-            for other in path.parent.glob(f"{op}.*"):
-                if not other.match(f"{op}.{digest[:16]}.*.arrays"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for key, table in tables.items():
+                write_whole(folder / ".".join((name, *key, "arrays")), pack(*table))
+            for other in folder.glob(f"{op}.*"):
+                if not other.name.startswith(f"{name}."):
                     other.unlink()
     return _Table(tuple(facts["origins"]), **arrays)
 
@@ -205,7 +213,8 @@ def _folder() -> Path:
     return paths.shipped("db/prebuilt") / "recorded"
 
 
-def _read(op: str, gpu: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+def _read(op: str, digest: str) -> "dict[tuple[str, str], tuple[dict[str, Any], dict[str, np.ndarray]]]":
+    """Return the metadata and the arrays of each table of an op, keyed by GPU and data type."""
     import numpy as np
 
     from kernrec.store.connection import parquet_rows
@@ -219,30 +228,29 @@ def _read(op: str, gpu: str, digest: str) -> "tuple[dict[str, Any], dict[str, np
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
     definition, named = find_op(op), ", ".join((*ORIGIN, *WIDTHS))
     with parquet_rows(path) as (connection, source):
+        groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
         present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
-        of_gpu = f"FROM {source} WHERE gpu = ?"
-        groups = connection.execute(f"SELECT {named}, count(*) {of_gpu} GROUP BY ALL ORDER BY ALL", [gpu]).fetchall()
         dims = [dim.name for dim in definition.dims if dim.name in present]
         sizes = "".join(f'"{name}", ' for name in dims)
         rows = connection.execute(
-            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w {of_gpu} ORDER BY {named}", [gpu]
+            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
         ).fetchnumpy()
     columns = {name: np.asarray(column) for name, column in rows.items()}
-    keys: list[np.ndarray] = []
-    items: list[np.ndarray] = []
-    origin, start = [], 0
-    for number, group in enumerate(groups):
-        chosen = slice(start, start + group[-1])
-        dtype, layout = group[1:3]
-        sizes_here = {name: columns[name][chosen] for name in dims}
-        for there, values in zip((keys, items), _row_keys(definition, gpu, dtype, layout, sizes_here), strict=True):
-            there.append(values)
-        origin.append(np.full(group[-1], number))
-        start += group[-1]
-    arrays = {
-        "keys": np.concatenate(keys), "items": np.concatenate(items), "latency_s": columns["latency_s"],
-        "power_w": columns["power_w"], "origin": np.concatenate(origin),
-    }  # fmt: skip
-    order = np.lexsort((arrays["items"], arrays["keys"]))
-    origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in groups]
-    return {"origins": origins}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
+    tables, start = {}, 0
+    for (gpu, dtype), some in groupby(groups, itemgetter(0, 1)):
+        alike, first, keys, items, origin = list(some), start, list[np.ndarray](), list[np.ndarray](), []
+        for number, group in enumerate(alike):
+            sizes_here = {name: columns[name][start : start + group[-1]] for name in dims}
+            of_group = _row_keys(definition, gpu, dtype, group[2], sizes_here)
+            keys.append(of_group[0])
+            items.append(of_group[1])
+            origin.append(np.full(group[-1], number))
+            start += group[-1]
+        arrays = {
+            "keys": np.concatenate(keys), "items": np.concatenate(items), "origin": np.concatenate(origin),
+            "latency_s": columns["latency_s"][first:start], "power_w": columns["power_w"][first:start],
+        }  # fmt: skip
+        order = np.lexsort((arrays["items"], arrays["keys"]))
+        origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in alike]
+        tables[gpu, dtype] = {"origins": origins}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
+    return tables

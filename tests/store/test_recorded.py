@@ -99,7 +99,8 @@ def test_no_two_problems_share_a_key(op):
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
     problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
-    tables = [recorded._table(op, gpu) for gpu in contents()[op]["gpus"]]
+    kinds = parquet_dicts(FOLDER / f"{op}.parquet", columns="DISTINCT gpu, dtype")
+    tables = [recorded._table(op, str(kind["gpu"]), str(kind["dtype"])) for kind in kinds]
     distinct = [np.unique(np.stack([table.keys, table.items]), axis=1).shape[1] for table in tables]
     assert sum(distinct) == problems[0]["problems"]
 
@@ -178,7 +179,7 @@ def test_damaged_cache_is_rebuilt(own_cache, damage):
     row = on_t4()
     problem, gpu = problem_of("softmax", row), find_gpu("t4")
     baselines = recorded_baselines(problem, gpu)
-    (path,) = (own_cache / "recorded").iterdir()
+    (path,) = (own_cache / "recorded").glob(f"softmax.*.{gpu.name}.{problem.dtype}.arrays")
     whole = path.read_bytes()
     recorded._table.cache_clear()
     path.unlink()
