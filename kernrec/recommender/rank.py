@@ -138,7 +138,7 @@ class RankedSpace:
         return LimitedCosts(self.ranking.limited, self.costed.in_engine.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead to keep."""
+        """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
