@@ -1,9 +1,8 @@
 """Test that a larger batch never makes a network, a layer or a baseline more than 2 % faster.
 
-The batch size can decide whether a kernel or a baseline runs a layer, so kernels are compared with kernels, and
-baselines with baselines. A kernel without measurements ranks before a measured one only if it is faster by a margin.
-The predicted time falls by that margin where the ranking changes, so the compared kernels also have the same source.
-The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64.
+Kernels are compared with kernels, and baselines with baselines. A kernel without measurements ranks before a measured
+one only if it is faster by a margin, by which the predicted time falls where the ranking changes, so the compared
+kernels also have the same source. The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64.
 """
 
 import random
